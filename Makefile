@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# The C side without Node: core library, C tests, the guest's lane agent, the warden. The addon is built by binding.gyp.
+#   make                   core + C tests (VARIANT=plain|asan|tsan)        make check-c     build and run the C tests
+#   make programs          warden and the guest's lane agents into prebuilds/
+VARIANT ?= plain
+OS := $(shell uname -s | tr A-Z a-z)
+ARCH := $(shell uname -m | sed 's/x86_64/x64/; s/aarch64/arm64/')
+B := build/core/$(VARIANT)
+PRE := prebuilds/$(OS)-$(ARCH)
+CC ?= cc
+WARN := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wconversion -Wvla \
+  -Wswitch-enum -Wformat=2 -Wno-gnu-statement-expression $(if $(WERROR),-Werror)
+HARDEN := -fstack-protector-strong -fvisibility=hidden -D_GNU_SOURCE
+OPT_plain := -O2 -g -D_FORTIFY_SOURCE=2
+OPT_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPT_tsan := -O1 -g -fsanitize=thread
+DEPS := $(shell pkg-config --cflags libuv libarchive sqlite3 2>/dev/null)
+LIBS := $(shell pkg-config --libs libuv libarchive sqlite3 2>/dev/null)
+CFLAGS += $(WARN) $(HARDEN) $(OPT_$(VARIANT)) -fPIC -Isrc $(DEPS)
+LDFLAGS += $(OPT_$(VARIANT))
+
+OTHER := $(if $(filter darwin,$(OS)),linux,darwin)
+CORE_SRC := $(filter-out src/platform_$(OTHER).c,$(wildcard src/*.c))
+CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o)
+TESTS := $(patsubst test/c/%.c,$(B)/%,$(wildcard test/c/test_*.c))
+AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c
+WARDEN_SRC := $(wildcard src/warden/*.c)
+
+all: $(B)/libal_core.a $(TESTS)
+
+$(B)/libal_core.a: $(CORE_OBJ)
+	@rm -f $@ && ar rcs $@ $^
+$(B)/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -MMD -c -o $@ $<
+$(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -Itest/c -MMD -MF $@.d -o $@ $< $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
+
+# one test program: make run-test_buf
+run-%: $(B)/%
+	timeout 300 $<
+check-c: $(TESTS)
+	scripts/run-c-tests $(TESTS)
+
+# Guest agents: static, any Linux kernel of the last years. musl for our own architecture, Debian's cross compiler for arm64.
+AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)
+AGENT_CC_x86_64 ?= musl-gcc
+AGENT_CC_aarch64 ?= aarch64-linux-gnu-gcc
+prebuilds/guest/agent-%: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h
+	@mkdir -p $(@D)
+	$(AGENT_CC_$*) $(AGENT_FLAGS) -o $@ $(AGENT_SRC)
+$(PRE)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(WARN) $(HARDEN) -O2 -D_FORTIFY_SOURCE=2 -s -Isrc -o $@ $(WARDEN_SRC)
+
+programs: prebuilds/guest/agent-x86_64 $(if $(shell command -v $(AGENT_CC_aarch64)),prebuilds/guest/agent-aarch64) $(PRE)/warden
+clean:
+	rm -rf build/core prebuilds
+-include $(CORE_OBJ:.o=.d) $(TESTS:=.d)
+.PHONY: all check-c programs clean
+.SECONDARY:

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Channel, host side: handshake, proof, streams, credits, pacing, over any pair of libuv streams. */
+#ifndef AL_CHAN_H
+#define AL_CHAN_H
+
+#include "err.h"
+#include "frame.h"
+#include <uv.h>
+
+typedef struct al_chan_s al_chan_t;
+typedef struct al_stream_s al_stream_t;
+
+typedef struct al_chan_opts_s {
+  uv_stream_t *in, *out;        /* borrowed, may be the same; the channel never closes them; it stops reading in al_chan_close */
+  uint8_t secret[32];           /* proof */
+  uint64_t handshake_ms;        /* deadline for HELLO_ACK and for CONFIG_ACK, each; default 10000 */
+  uint64_t ping_ms, silence_ms; /* liveness while something is owed; defaults 5000 and 15000; 0 = default */
+} al_chan_opts_t;
+
+typedef struct al_chan_cbs_s {
+  void (*on_ready)(al_chan_t *c, void *data);                       /* proven; CONFIG may be sent, streams opened */
+  /* Exactly once, also for al_chan_close; every stream has had its on_exit before. err->code: AL_ECHANNEL_CLOSED,
+   * AL_EPROTOCOL_VIOLATION, AL_EPEER_UNPROVEN, AL_EPEER_INCOMPATIBLE, or 0 for al_chan_close. Free the channel here. */
+  void (*on_closed)(al_chan_t *c, void *data, const al_err_t *err);
+} al_chan_cbs_t;
+
+typedef struct al_exit_s {
+  int kind;             /* AL_EXIT_*; or -1: the stream ended without EXIT, see err */
+  uint32_t value;
+  uint64_t ns;          /* guest time from spawn to reaping */
+  uint64_t length;      /* READ: bytes of the file as the guest saw them */
+  char text[512];       /* printable */
+  al_err_t err;         /* kind -1 or AL_EXIT_ERROR */
+} al_exit_t;
+
+/* All on the loop thread, never from inside the call that opens. Bytes of on_data are borrowed. on_exit is the last
+ * one, exactly once; the stream's memory is the channel's and gone after it. */
+typedef struct al_stream_cbs_s {
+  void (*on_data)(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n); /* call al_stream_consumed for what you have taken */
+  void (*on_end)(al_stream_t *s, void *data, int sub);
+  void (*on_drain)(al_stream_t *s, void *data); /* the queue of al_stream_write fell below 64 KiB; may be NULL */
+  void (*on_exit)(al_stream_t *s, void *data, const al_exit_t *exit);
+} al_stream_cbs_t;
+
+typedef struct al_exec_req_s { /* all borrowed for the call */
+  const char *const *argv;
+  const char *const *env;       /* NAME=value, NULL-terminated */
+  const char *cwd;
+  const char *user;             /* "agent" or "root" */
+  bool with_stdin, tty;
+  uint16_t rows, cols;
+} al_exec_req_t;
+
+int
+al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *cbs, void *data, al_chan_t **out);
+/* Starts an orderly end: every stream gets on_exit with `why` (copied; NULL: AL_ELANE_CLOSED), then on_closed. Idempotent. */
+void
+al_chan_close(al_chan_t *c, const al_err_t *why);
+/* After on_ready, once. cb: 0 or error. */
+int
+al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t flags, void (*cb)(void *data, int status, const al_err_t *err), void *data);
+int
+al_chan_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data);
+
+/* AL_ECHANNEL_CLOSED, -E2BIG (argv + env over AL_OPEN_MAX), -EMFILE (AL_STREAMS_MAX), -ENOMEM. */
+int
+al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
+int
+al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
+/* Queues stdin bytes (copied). Returns the bytes now queued and unsent (stop above 256 KiB, go on in on_drain), or
+ * negative. After the guest has closed stdin the bytes are dropped and 0 is returned. */
+int64_t
+al_stream_write(al_stream_t *s, const void *p, size_t n);
+void
+al_stream_end(al_stream_t *s); /* EOF on stdin after what is queued */
+void
+al_stream_consumed(al_stream_t *s, int sub, size_t n);
+void
+al_stream_signal(al_stream_t *s, int signo, bool tree);
+void
+al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols);
+/* Abandons the stream: RESET to the guest, no on_data any more, on_exit (kind -1, `why` or AL_EABORTED) on the next turn of the loop. */
+void
+al_stream_reset(al_stream_t *s, const al_err_t *why);
+
+#endif

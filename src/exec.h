@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One command in a lane, as people want it: stdin from memory, whole output or lines plus a tail, one result. */
+#ifndef AL_EXEC_H
+#define AL_EXEC_H
+
+#include "chan.h"
+
+#define AL_OUTPUT_MAX (256u << 20) /* whole stdout, or whole stderr, of one command */
+
+typedef struct al_exec_s al_exec_t;
+
+typedef struct al_exec_opts_s {
+  al_exec_req_t req;         /* borrowed for the call */
+  bool lines;                /* stdout as lines (on_lines) and a 64 KiB tail; else stdout whole up to max_output */
+  bool stream;               /* raw: on_bytes for stdout and stderr, nothing kept (interactiveExec) */
+  const void *input;         /* bytes for stdin, copied; with req.with_stdin */
+  size_t input_len;
+  bool input_open;           /* more input follows by al_exec_write; else EOF after `input` */
+  size_t max_output;         /* 0 = AL_OUTPUT_MAX */
+} al_exec_opts_t;
+
+typedef struct al_exec_result_s {
+  int exit_code;             /* 128 + n for a signal */
+  int signal;                /* 0 or the signal */
+  char *out, *errs;          /* taken by the receiver (al_free) */
+  size_t out_len, errs_len;
+  uint64_t out_dropped, errs_dropped; /* bytes before the tails */
+  uint64_t spawn_ns;         /* guest's own time from spawn to reaping */
+} al_exec_result_t;
+
+typedef struct al_exec_cbs_s {
+  /* Whole lines, each ended by '\n', in order; borrowed. The stream's credit is given back by al_exec_taken, so a
+   * receiver that does not call it stops this command's stdout and nothing else. */
+  void (*on_lines)(al_exec_t *e, void *data, const uint8_t *p, size_t n);
+  void (*on_bytes)(al_exec_t *e, void *data, int sub, const uint8_t *p, size_t n); /* opts.stream */
+  void (*on_drain)(al_exec_t *e, void *data); /* opts.input_open; may be NULL */
+  /* Last, exactly once; err->code 0 = result valid. The exec's memory is gone after it. */
+  void (*on_done)(al_exec_t *e, void *data, al_exec_result_t *result, const al_err_t *err);
+} al_exec_cbs_t;
+
+int
+al_exec_start(al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err);
+void
+al_exec_taken(al_exec_t *e, int sub, size_t n);
+int64_t
+al_exec_write(al_exec_t *e, const void *p, size_t n);
+void
+al_exec_end(al_exec_t *e);
+void
+al_exec_signal(al_exec_t *e, int signo, bool tree);
+/* Kills the command's whole tree and ends with `why`. */
+void
+al_exec_cancel(al_exec_t *e, const al_err_t *why);
+
+#endif

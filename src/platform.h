@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The primitives that differ between Linux and macOS; platform_linux.c, platform_darwin.c, platform_posix.c. Synchronous,
+ * any thread. Return 0 or -errno. */
+#ifndef AL_PLATFORM_H
+#define AL_PLATFORM_H
+
+#include "err.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define AL_BOOT_ID_MAX 64
+#define AL_EXE_MAX 1024
+
+/* Identity of a process: never a bare pid. start is in the kernel's own unit (Linux: clock ticks since boot, field 22
+ * of /proc/PID/stat; macOS: microseconds since 1970), compared for equality only. */
+typedef struct al_ident_s {
+  pid_t pid;
+  uint64_t start;
+  char boot[AL_BOOT_ID_MAX];
+  char exe[AL_EXE_MAX];
+} al_ident_t;
+
+int
+al_plat_ident(pid_t pid, al_ident_t *out); /* -ESRCH when there is none (a zombie counts as none) */
+/* 1 = that very process runs, 0 = gone (other start, other boot, other executable, or no such pid), < 0 = cannot tell.
+ * An empty exe in `id` is not compared. */
+int
+al_plat_ident_alive(const al_ident_t *id);
+/* Kills exactly that process (pidfd on Linux; checked again right before). 0 also when it was gone already. */
+int
+al_plat_ident_kill(const al_ident_t *id, int signo);
+
+/* Calls cb for every process of our uid with its identity and its command line (argv joined by NUL, `len` bytes).
+ * Non-zero from cb stops. */
+typedef int (*al_plat_proc_cb)(void *data, const al_ident_t *id, const char *cmdline, size_t len);
+int
+al_plat_each_process(al_plat_proc_cb cb, void *data);
+
+/* The process of our uid that listens on 127.0.0.1:port. -ENOENT when nobody of ours does. -ENOSYS where it cannot be told. */
+int
+al_plat_tcp_listener(uint16_t port, al_ident_t *out);
+
+int
+al_plat_boot_id(char out[AL_BOOT_ID_MAX]);
+int
+al_plat_random(void *p, size_t n);
+uint64_t
+al_plat_boot_ms(void); /* milliseconds of boot time, sleep included: for lifetimes */
+uint64_t
+al_plat_mono_ms(void); /* monotonic: for deadlines and pings */
+int
+al_plat_exe_path(char *out, size_t cap); /* of this process */
+/* 1 when `fd` is on a network file system, 0 when not, < 0 on error. */
+int
+al_plat_is_network_fs(int fd);
+int
+al_plat_fsync(int fd); /* F_FULLFSYNC on macOS */
+/* Opens a path below dirfd with no symbolic link followed in any component. */
+int
+al_plat_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
+/* Copy by clone where the file system can (macOS: clonefile, Linux: FICLONE), else a plain copy that keeps holes. `to` must not exist. */
+int
+al_plat_clone_file(const char *from, const char *to, mode_t mode);
+/* Removes a directory tree below dirfd by descriptors, following no link and crossing no file system. -ENOENT when absent. */
+int
+al_plat_remove_tree(int dirfd, const char *name);
+/* mkdir with parents, mode for the new ones. */
+int
+al_plat_mkdirs(const char *path, mode_t mode);
+/* Reads a whole file of at most cap bytes; result is zero-terminated, caller frees. -EFBIG when larger. */
+int
+al_plat_read_file(int dirfd, const char *path, size_t cap, char **out, size_t *len);
+/* Writes a file that must not exist, fsyncs it. */
+int
+al_plat_write_new(int dirfd, const char *path, const void *p, size_t n, mode_t mode);
+/* Replaces `path` whole (temporary sibling, fsync, rename). */
+int
+al_plat_write_replace(int dirfd, const char *path, const void *p, size_t n, mode_t mode);
+/* Finds a program: absolute path of `name` in PATH-like `path` (NULL: the process's own PATH), skipping relative, group- or
+ * world-writable and node_modules entries; or checks `name` itself when it has a slash (AL_EPROGRAM_UNSAFE when it may not be used). -ENOENT. */
+int
+al_plat_find_program(const char *name, const char *path, char *out, size_t cap, al_err_t *err);
+
+#endif
