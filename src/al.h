@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The core's face: one engine per JavaScript environment. The only header that binding/ sees. */
+#ifndef AL_H
+#define AL_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "err.h"
+#include "val.h"
+
+typedef struct al_engine_s al_engine_t;
+
+typedef enum {
+  AL_EVENT_DONE,   /* request `id` succeeded with `value` (may be NULL) */
+  AL_EVENT_ERROR,  /* request `id` failed with `err` */
+  AL_EVENT_LINES,  /* request `id` (exec): `value` is AL_BYTES: whole lines, each ended by '\n'; give back with al_engine_taken */
+  AL_EVENT_BYTES,  /* request `id` (exec stream mode): `value` is AL_BYTES of sub-stream `sub` (1 stdout, 2 stderr); give back with al_engine_taken */
+  AL_EVENT_DRAIN,  /* request `id` (exec with open input): more input is welcome */
+  AL_EVENT_LANE,   /* `value`: map {lane, type, time_ms, …} for onEvent; `id` is the create request's */
+} al_event_type_t;
+
+typedef struct al_event_s {
+  al_event_type_t type;
+  uint32_t id;
+  int sub;
+  al_val_t *value; /* owned by the event */
+  al_err_t err;
+  struct al_event_s *next; /* for the receiver's queue */
+} al_event_t;
+
+void
+al_event_free(al_event_t *e);
+
+typedef struct al_engine_opts_s {
+  const char *package_dir;  /* where prebuilds/ lies; copied */
+  /* Engine thread. The event is taken. Must not block. */
+  void (*on_event)(void *data, al_event_t *event);
+  void *data;
+} al_engine_opts_t;
+
+/* Starts the engine's thread and loop; cheap: no file is touched before the first request. */
+int
+al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
+
+/* Any thread. `id` is chosen by the caller, unique among open requests; `params` (AL_MAP) is taken. Exactly one DONE or ERROR answers.
+ *
+ * op            params -> value
+ * create        home?, limactlPath?, allowUnknownLima?, cpus, memoryGiB, diskGiB, timeoutMinutes, startTimeoutSeconds, syncInTimeoutSeconds (0 = none), maxConcurrentVms, image?, network,
+ *               accelerator, guestSudo, worktreePath, env {NAME: text}  ->  {lane, worktreePath, home, dir, pid, …}
+ * exec          lane, command | argv [..], cwd?, sudo?, env? {}, stdin? bytes, inputOpen?, mode: "whole" | "lines" | "stream"
+ *               -> {exitCode, signal, stdout bytes, stderr bytes, stdoutDropped, stderrDropped, spawnNs}
+ * write         exec (id of the exec request), data bytes, end?   -> {queued}
+ * signal        exec, signal, tree?                                -> null
+ * cancel        exec, code?, message?                              -> null; the exec request itself fails with that error
+ * copyIn        lane, hostPath, guestPath                          -> {bytes, files}
+ * copyOut       lane, guestPath, hostPath, root?, maxBytes          -> {bytes}
+ * syncedIn      lane                                               -> null; ends the sync-in watchdog
+ * ping          lane                                               -> {ns}
+ * close         lane, reason?                                      -> null; idempotent, bounded; fails with DESTROY_FAILED when the end could not be proven
+ * list          home?, all?                                        -> [row]
+ * reap          home?, limactlPath?, force?, dryRun?               -> {reaped: [{name, reason, ok, message?}], kept: [{name, reason}]}
+ * imageImport   home?, from                                        -> image row
+ * imageList     home?                                              -> [image row]
+ * doctor        home?, limactlPath?, image?, allowUnknownLima?      -> {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}
+ * errors        -                                                  -> [{code, number, cure}] (the table, for docs and types)
+ */
+void
+al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params);
+
+/* Any thread: the receiver has consumed n bytes of LINES (sub 1) or BYTES of request `id`. */
+void
+al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n);
+
+/* Any thread, once, blocks at most timeout_ms: refuses new requests, fails the open ones with AL_EINTERRUPTED, destroys every lane of this engine, ends
+ * the thread. What is not done in time is left to the reaper (rows stay). The memory is gone afterwards; no event comes after it. Returns the number of lanes left. */
+int
+al_engine_close(al_engine_t *e, unsigned timeout_ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

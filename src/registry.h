@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registry: the only SQL text about lanes. Rows are written before anything is created and closed only after the proof of the end. */
+#ifndef AL_REGISTRY_H
+#define AL_REGISTRY_H
+
+#include "db.h"
+#include "lane.h"
+#include "names.h"
+#include "platform.h"
+
+typedef struct al_lane_row_s {
+  int64_t id;
+  char name[AL_NAME_LEN + 1];
+  int state;                 /* AL_LANE_* */
+  al_ident_t owner;
+  char owner_env[33];        /* hex id of the Node environment */
+  int64_t created_s, expires_s; /* unix seconds, for people */
+  int64_t expires_boot_ms;   /* boot time of `owner.boot`: decides */
+  int cpus;
+  int64_t memory_mib, disk_gib;
+  char image[72], network[8], accel[8], reason[256];
+} al_lane_row_t;
+
+typedef struct al_registry_s {
+  al_db_t *db;
+} al_registry_t;
+
+int
+al_registry_open(uv_loop_t *loop, const char *path, al_registry_t *r, al_err_t *err);
+void
+al_registry_close(al_registry_t *r, void (*cb)(void *data), void *data);
+
+typedef void (*al_registry_cb)(void *data, int status, const al_err_t *err);
+
+/* One try to take a place: the row (name, owner, expiry … filled in by the caller) is inserted as REGISTERED and row->id set when fewer than `max` lanes are
+ * open and no older waiter lives; else the ticket stays in the queue and status is 1 with `holders` (names, comma-separated) filled. *ticket is 0 at first.
+ * Waiters whose process is gone are dropped. Call again every 250 ms; al_registry_leave when giving up. `row`, `ticket`, `holders` stay valid until cb. */
+void
+al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap, al_registry_cb cb, void *data);
+void
+al_registry_leave(al_registry_t *r, int64_t ticket);
+/* Compare-and-set of the state, in one transaction with a history line. AL_EINTERNAL when the row is not in `from`. `reason` may be NULL. */
+void
+al_registry_move(al_registry_t *r, int64_t id, int from, int to, const char *reason, al_registry_cb cb, void *data);
+/* Any open state -> CLOSING; 0 also when it was CLOSING or STUCK; AL_ELANE_CLOSED when CLOSED. */
+void
+al_registry_claim_close(al_registry_t *r, int64_t id, const char *reason, al_registry_cb cb, void *data);
+/* Rows, newest first; open ones only unless `all`. The list is the callback's: valid during it. */
+typedef void (*al_registry_list_cb)(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count);
+void
+al_registry_list(al_registry_t *r, bool all, al_registry_list_cb cb, void *data);
+
+#endif
