@@ -45,7 +45,7 @@ al__cleanup_fd(int *fd);
 
 /* Takes the value out of an AL_AUTO variable, so that the scope's end leaves it alone. */
 #define al_steal(pp) \
-  ({ __typeof__(*(pp)) al__stolen = *(pp); *(pp) = 0; al__stolen; })
+  __extension__({ __typeof__(*(pp)) al__stolen = *(pp); *(pp) = 0; al__stolen; })
 
 /* Our own invariants only, on in release builds. Input is never asserted. */
 void
