@@ -7,11 +7,17 @@
 #include "frame.h"
 #include <uv.h>
 
+#define AL_STDIN_QUEUE_MAX (1u << 20) /* queued and unsent stdin of one stream */
+#define AL_PINGS_MAX 16
+#define AL_STDIN_QUEUE_LOW 65536u     /* on_drain comes when the queue falls below */
+
 typedef struct al_chan_s al_chan_t;
 typedef struct al_stream_s al_stream_t;
 
 typedef struct al_chan_opts_s {
-  uv_stream_t *in, *out;        /* borrowed, may be the same; the channel never closes them; it stops reading in al_chan_close */
+  /* Borrowed until on_closed, may be the same; the channel never closes them. in->data is the channel's while it reads and is put back
+   * when it stops (at the latest in al_chan_close). A write still in flight then ends by itself or when the owner closes `out`. */
+  uv_stream_t *in, *out;
   uint8_t secret[32];           /* proof */
   uint64_t handshake_ms;        /* deadline for HELLO_ACK and for CONFIG_ACK, each; default 10000 */
   uint64_t ping_ms, silence_ms; /* liveness while something is owed; defaults 5000 and 15000; 0 = default */
@@ -20,7 +26,8 @@ typedef struct al_chan_opts_s {
 typedef struct al_chan_cbs_s {
   void (*on_ready)(al_chan_t *c, void *data);                       /* proven; CONFIG may be sent, streams opened */
   /* Exactly once, also for al_chan_close; every stream has had its on_exit before. err->code: AL_ECHANNEL_CLOSED,
-   * AL_EPROTOCOL_VIOLATION, AL_EPEER_UNPROVEN, AL_EPEER_INCOMPATIBLE, or 0 for al_chan_close. Free the channel here. */
+   * AL_EPROTOCOL_VIOLATION, AL_EPEER_UNPROVEN, AL_EPEER_INCOMPATIBLE, or 0 for al_chan_close. The channel's memory is
+   * gone when it returns. */
   void (*on_closed)(al_chan_t *c, void *data, const al_err_t *err);
 } al_chan_cbs_t;
 
@@ -33,8 +40,9 @@ typedef struct al_exit_s {
   al_err_t err;         /* kind -1 or AL_EXIT_ERROR */
 } al_exit_t;
 
-/* All on the loop thread, never from inside the call that opens. Bytes of on_data are borrowed. on_exit is the last
- * one, exactly once; the stream's memory is the channel's and gone after it. */
+/* All on the loop thread, never from inside a call of the receiver's; each may call any al_stream_* or al_chan_* function. Bytes
+ * of on_data are borrowed. on_exit is the last one, exactly once; the stream's memory is the channel's and gone after it.
+ * A guest that ends a stream without END on its outputs (a grandchild held them) gives on_exit without on_end. */
 typedef struct al_stream_cbs_s {
   void (*on_data)(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n); /* call al_stream_consumed for what you have taken */
   void (*on_end)(al_stream_t *s, void *data, int sub);
@@ -56,9 +64,12 @@ al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *c
 /* Starts an orderly end: every stream gets on_exit with `why` (copied; NULL: AL_ELANE_CLOSED), then on_closed. Idempotent. */
 void
 al_chan_close(al_chan_t *c, const al_err_t *why);
-/* After on_ready, once. cb: 0 or error. */
+uv_loop_t *
+al_chan_loop(al_chan_t *c);
+/* After on_ready, once. cb: 0 or error, exactly once. -EINVAL too early or twice, AL_ECHANNEL_CLOSED, -ENOMEM. */
 int
 al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t flags, void (*cb)(void *data, int status, const al_err_t *err), void *data);
+/* Round trip to the guest's agent. -EAGAIN with AL_PINGS_MAX of them on the way. cb exactly once, status 0 or AL_ECHANNEL_CLOSED. */
 int
 al_chan_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data);
 
@@ -67,8 +78,8 @@ int
 al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
 int
 al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
-/* Queues stdin bytes (copied). Returns the bytes now queued and unsent (stop above 256 KiB, go on in on_drain), or
- * negative. After the guest has closed stdin the bytes are dropped and 0 is returned. */
+/* Queues stdin bytes (copied). Returns the bytes now queued and unsent (stop above 256 KiB, go on in on_drain), -ENOMEM, or
+ * -ENOBUFS above AL_STDIN_QUEUE_MAX. After the guest has closed stdin the bytes are dropped and 0 is returned. */
 int64_t
 al_stream_write(al_stream_t *s, const void *p, size_t n);
 void

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Channel internals, shared by chan.c (life), chan_in.c (parsing), chan_out.c (sending) and chan_stream.c (streams). */
+#ifndef AL_CHAN_INT_H
+#define AL_CHAN_INT_H
+
+#include "buf.h"
+#include "chan.h"
+
+/* Theory of operation.
+ *
+ * Everything happens on the loop thread in one of three places: the read callback (parses frames and calls the receivers),
+ * the `turn` timer (one turn of the loop later: ends streams and the channel, sends), and the `clock` timer (deadlines). A
+ * function that the user calls only notes what is wanted and asks for a turn, so that no callback ever comes from inside a
+ * user's call and nothing is freed under a caller's feet.
+ *
+ * Sending: at most one uv_write is in flight. Each time there is none, al__chan_flush fills one buffer: the acknowledgement,
+ * then the control queue (HELLO, CONFIG, PING, RESET), then each stream's small frames (CREDIT, SIGNAL, RESIZE), then open
+ * requests and stdin, one chunk per stream and round. Credits and signals are kept as numbers and bits until they are
+ * written, so that a guest which does not read cannot make us queue them.
+ *
+ * A stream id that was never given out is fatal; an id at or below last_id that is not in the table has ended, and its frames
+ * are dropped, since they may have crossed our RESET. */
+
+#define AL_CHUNK_MAX 16384u       /* payload bytes of one stream per round */
+#define AL_WRITE_MAX 65536u       /* bytes of one write */
+#define AL_READ_MAX 131072u       /* read buffer: two frames of the largest size */
+#define AL_ACK_EVERY 16384u       /* acknowledge when that many bytes came; the protocol asks for 32 KiB at most */
+#define AL_CREDIT_EVERY (AL_WINDOW_DEFAULT / 4)
+#define AL_CTL_MAX 65536u         /* control queue; a guest that lets it fill up is not taking anything */
+
+typedef enum {
+  AL_CHAN_HELLO,   /* HELLO sent, nothing else may be; waits for HELLO_ACK */
+  AL_CHAN_READY,
+  AL_CHAN_CLOSING, /* `why` is set, reading has stopped, the next turn ends everything */
+  AL_CHAN_DEAD,    /* streams are gone, the two timers are being closed */
+} al_chan_state_t;
+
+typedef struct al_write_s { /* outlives the channel while libuv still has it (then c is NULL) */
+  uv_write_t req;
+  al_chan_t *c;
+  bool in_flight;
+  size_t len;
+  uint8_t bytes[AL_WRITE_MAX];
+} al_write_t;
+
+typedef struct al_ping_s {
+  uint64_t token, at_ns;
+  void (*cb)(void *data, int status, uint64_t ns); /* NULL: our own, for liveness */
+  void *data;
+} al_ping_t;
+
+struct al_chan_s {
+  uv_loop_t *loop;
+  al_chan_opts_t opts;
+  al_chan_cbs_t cbs;
+  void *data;
+  al_chan_state_t state;
+  al_err_t why;          /* what the streams are told */
+  bool by_user;          /* closed by al_chan_close: on_closed gets no error */
+  uv_stream_t *in, *out; /* NULL once closing */
+  void *in_data;
+  uv_timer_t turn, clock;
+  unsigned handles;
+  uint8_t nonce[32];
+  /* incoming */
+  uint8_t *rbuf;
+  size_t rlen;
+  uint64_t received, ack_sent; /* bytes of frames other than ACK */
+  /* outgoing */
+  al_buf_t ctl;
+  al_write_t *w;
+  uint64_t sent, acked;
+  bool blocked;          /* the last fill stopped for want of acknowledgements */
+  /* deadlines, in ms of the monotonic clock; 0 = none */
+  uint64_t hello_due, config_due, clock_due;
+  uint64_t rx_at, stalled_at; /* last byte in; since when nothing goes out */
+  /* CONFIG */
+  bool configured;
+  void (*config_cb)(void *data, int status, const al_err_t *err);
+  void *config_data;
+  al_ping_t pings[AL_PINGS_MAX + 1];
+  unsigned npings;
+  bool live_ping;        /* one of them is ours */
+  uint64_t token;
+  /* streams, dense, in the order of opening but for removals */
+  al_stream_t *streams[AL_STREAMS_MAX];
+  unsigned nstreams, next;
+  uint32_t last_id;
+};
+
+typedef struct al_sub_s {
+  uint32_t window; /* bytes the guest may still send */
+  uint32_t held;   /* delivered and not yet consumed */
+  uint32_t due;    /* consumed and not yet credited */
+  bool ended;
+} al_sub_t;
+
+struct al_stream_s {
+  al_chan_t *c;
+  uint32_t id;
+  uint8_t kind;                     /* AL_F_EXEC or AL_F_READ */
+  bool with_stdin, begun, opened;   /* first, last frame of the open request was written */
+  bool end_wanted, end_sent, deaf;  /* deaf: the guest has closed stdin */
+  bool over;                        /* `exit` is set; on_exit comes on the next turn, nothing else does */
+  bool drain_armed, drain_due, resize_due;
+  uint16_t rows, cols;
+  al_stream_cbs_t cbs;
+  void *data;
+  al_buf_t open, q;
+  size_t open_off, q_off;
+  uint32_t room;                    /* stdin bytes the guest still takes */
+  uint64_t signals[2];              /* bit n-1: signal n is to be sent; by AL_SIGNAL_GROUP, AL_SIGNAL_TREE */
+  al_sub_t sub[AL_SUBS];
+  al_exit_t exit;
+};
+
+uint64_t
+al__chan_now(void); /* ms, monotonic */
+/* The channel is over: stops reading, remembers the reason (the first one stays), ends everything on the next turn. */
+void
+al__chan_fail(al_chan_t *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void
+al__chan_turn(al_chan_t *c); /* asks for a turn */
+bool
+al__chan_owed(const al_chan_t *c);
+void
+al__chan_owe(al_chan_t *c); /* before something becomes owed: starts the count of silence when nothing was */
+void
+al__chan_rearm(al_chan_t *c);
+void
+al__chan_ready(al_chan_t *c); /* the proof held */
+
+void
+al__chan_read_cb(uv_stream_t *in, ssize_t n, const uv_buf_t *buf);
+void
+al__chan_alloc_cb(uv_handle_t *in, size_t hint, uv_buf_t *buf);
+
+int
+al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, uint32_t n); /* queues a control frame */
+void
+al__chan_flush(al_chan_t *c);
+
+al_stream_t *
+al__stream_find(al_chan_t *c, uint32_t id);
+void
+al__stream_finish(al_stream_t *s); /* out of the table, on_exit, freed */
+int
+al__tlv_append(al_buf_t *b, uint16_t tag, const void *p, size_t n);
+
+#endif

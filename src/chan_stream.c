@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Channel, host side: the streams as their users see them. */
+#include "chan_int.h"
+#include "mem.h"
+#include <errno.h>
+#include <string.h>
+
+al_stream_t *
+al__stream_find(al_chan_t *c, uint32_t id)
+{
+  for (unsigned i = 0; i < c->nstreams; i++) {
+    if (c->streams[i]->id == id) return c->streams[i];
+  }
+  return NULL;
+}
+
+void
+al__stream_finish(al_stream_t *s)
+{
+  al_chan_t *c = s->c;
+  unsigned i = 0;
+  while (i < c->nstreams && c->streams[i] != s) i++;
+  AL_ASSERT(i < c->nstreams);
+  c->nstreams--;
+  memmove(c->streams + i, c->streams + i + 1, (c->nstreams - i) * sizeof *c->streams);
+  if (c->next > i) c->next--;
+  s->over = true; /* what the receiver still calls on it does nothing */
+  s->cbs.on_exit(s, s->data, &s->exit);
+  al_buf_deinit(&s->open);
+  al_buf_deinit(&s->q);
+  al_free(s);
+}
+
+int
+al__tlv_append(al_buf_t *b, uint16_t tag, const void *p, size_t n)
+{
+  uint8_t h[6];
+  if (n > AL_OPEN_MAX) return -ENOBUFS;
+  al_put16(h, tag);
+  al_put32(h + 2, (uint32_t) n);
+  int r = al_buf_append(b, h, sizeof h);
+  return r < 0 || n == 0 ? r : al_buf_append(b, p, n);
+}
+
+static int
+append_text(al_buf_t *b, uint16_t tag, const char *text)
+{
+  return al__tlv_append(b, tag, text, strlen(text));
+}
+
+/* Room for one more stream? The request itself is built by the caller into s->open. */
+static int
+new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err)
+{
+  if (c->state != AL_CHAN_READY) {
+    if (c->why.code) return al_err_set(err, AL_ECHANNEL_CLOSED, "%s", c->why.msg);
+    return al_err_set(err, AL_ECHANNEL_CLOSED, "the channel to the guest is not open");
+  }
+  if (c->nstreams >= AL_STREAMS_MAX) return al_err_set(err, -EMFILE, "%d commands and transfers are running in the lane at once", AL_STREAMS_MAX);
+  if (c->last_id >= AL_STREAM_FROM_GUEST - 1) return al_err_set(err, -EMFILE, "the channel has used up its stream numbers");
+  al_stream_t *s = al_calloc(1, sizeof *s);
+  if (!s) return al_err_set(err, -ENOMEM, "out of memory");
+  s->c = c;
+  s->kind = kind;
+  s->cbs = *cbs;
+  s->data = data;
+  al_buf_init(&s->open, AL_OPEN_MAX);
+  al_buf_init(&s->q, AL_STDIN_QUEUE_MAX + AL_STDIN_QUEUE_LOW); /* its front may be sent already */
+  s->room = AL_WINDOW_DEFAULT;
+  for (int i = 0; i < AL_SUBS; i++) s->sub[i].window = AL_WINDOW_DEFAULT;
+  *out = s;
+  return 0;
+}
+
+static int
+add_stream(al_chan_t *c, al_stream_t *s, int r, al_stream_t **out, al_err_t *err)
+{
+  if (r < 0) {
+    al_buf_deinit(&s->open);
+    al_free(s);
+    if (r == -ENOBUFS) return al_err_set(err, -E2BIG, "the command and its environment are longer than %u bytes", AL_OPEN_MAX);
+    return al_err_set(err, r, "out of memory");
+  }
+  al__chan_owe(c);
+  s->id = ++c->last_id;
+  c->streams[c->nstreams++] = s;
+  al__chan_rearm(c);
+  al__chan_turn(c);
+  *out = s;
+  return 0;
+}
+
+static int
+build_exec(al_buf_t *b, const al_exec_req_t *req)
+{
+  uint8_t p[4];
+  int r = append_text(b, AL_TLV_USER, req->user ? req->user : "agent");
+  if (r == 0 && req->cwd) r = append_text(b, AL_TLV_CWD, req->cwd);
+  al_put32(p, (req->with_stdin ? AL_EXEC_STDIN : 0u) | (req->tty ? AL_EXEC_TTY : 0u));
+  if (r == 0) r = al__tlv_append(b, AL_TLV_FLAGS, p, sizeof p);
+  al_put16(p, req->rows);
+  al_put16(p + 2, req->cols);
+  if (r == 0 && req->tty) r = al__tlv_append(b, AL_TLV_SIZE, p, sizeof p);
+  for (const char *const *a = req->argv; r == 0 && *a; a++) r = append_text(b, AL_TLV_ARG, *a);
+  for (const char *const *e = req->env; r == 0 && e && *e; e++) r = append_text(b, AL_TLV_ENV, *e);
+  return r;
+}
+
+int
+al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err)
+{
+  if (!req->argv || !req->argv[0]) return al_err_set(err, -EINVAL, "no command given");
+  al_stream_t *s;
+  int r = new_stream(c, AL_F_EXEC, cbs, data, &s, err);
+  if (r < 0) return r;
+  s->with_stdin = req->with_stdin || req->tty;
+  return add_stream(c, s, build_exec(&s->open, req), out, err);
+}
+
+int
+al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err)
+{
+  al_stream_t *s;
+  int r = new_stream(c, AL_F_READ, cbs, data, &s, err);
+  if (r < 0) return r;
+  r = append_text(&s->open, AL_TLV_PATH, path);
+  if (r == 0) r = append_text(&s->open, AL_TLV_USER, user ? user : "agent");
+  return add_stream(c, s, r, out, err);
+}
+
+int64_t
+al_stream_write(al_stream_t *s, const void *p, size_t n)
+{
+  if (s->over || s->deaf || s->end_wanted || !s->with_stdin) return 0;
+  size_t queued = s->q.len - s->q_off;
+  if (n > AL_STDIN_QUEUE_MAX - queued) return -ENOBUFS;
+  if (n > 0) {
+    int r = al_buf_append(&s->q, p, n);
+    if (r < 0) return r;
+    queued += n;
+    al__chan_turn(s->c);
+  }
+  if (queued >= AL_STDIN_QUEUE_LOW) s->drain_armed = true;
+  return (int64_t) queued;
+}
+
+void
+al_stream_end(al_stream_t *s)
+{
+  if (s->over || s->end_wanted || !s->with_stdin) return;
+  s->end_wanted = true;
+  al__chan_turn(s->c);
+}
+
+void
+al_stream_consumed(al_stream_t *s, int sub, size_t n)
+{
+  if (s->over) return;
+  AL_ASSERT(sub >= 0 && sub < AL_SUBS && n <= s->sub[sub].held);
+  s->sub[sub].held -= (uint32_t) n;
+  s->sub[sub].due += (uint32_t) n;
+  if (s->sub[sub].due >= AL_CREDIT_EVERY && !s->sub[sub].ended) al__chan_turn(s->c);
+}
+
+void
+al_stream_signal(al_stream_t *s, int signo, bool tree)
+{
+  if (s->over || signo < 1 || signo > 64 || s->kind != AL_F_EXEC) return;
+  s->signals[tree ? AL_SIGNAL_TREE : AL_SIGNAL_GROUP] |= UINT64_C(1) << (signo - 1);
+  al__chan_turn(s->c);
+}
+
+void
+al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols)
+{
+  if (s->over || s->kind != AL_F_EXEC) return;
+  s->rows = rows;
+  s->cols = cols;
+  s->resize_due = true;
+  al__chan_turn(s->c);
+}
+
+void
+al_stream_reset(al_stream_t *s, const al_err_t *why)
+{
+  if (s->over) return;
+  s->over = true;
+  s->exit.kind = -1;
+  if (why && why->code) s->exit.err = *why;
+  else al_err_set(&s->exit.err, AL_EABORTED, "the caller cancelled it");
+  al_chan_t *c = s->c;
+  if (s->begun && c->state == AL_CHAN_READY && al__chan_ctl(c, s->id, AL_F_RESET, 0, NULL, 0) < 0) {
+    al__chan_fail(c, AL_ECHANNEL_CLOSED, "the guest takes nothing any more");
+  }
+  al__chan_turn(c);
+}
