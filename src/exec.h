@@ -11,7 +11,10 @@ typedef struct al_exec_s al_exec_t;
 
 typedef struct al_exec_opts_s {
   al_exec_req_t req;         /* borrowed for the call */
-  bool lines;                /* stdout as lines (on_lines) and a 64 KiB tail; else stdout whole up to max_output */
+  /* stdout as lines (on_lines) and the last 64 KiB of those lines joined by '\n', without a final one; stderr the last 64 KiB.
+   * Else both whole, each up to max_output: more kills the command's tree and ends with AL_EOUTPUT_LIMIT. A line above
+   * AL_LINE_MAX is delivered in pieces, each as a line. */
+  bool lines;
   bool stream;               /* raw: on_bytes for stdout and stderr, nothing kept (interactiveExec) */
   const void *input;         /* bytes for stdin, copied; with req.with_stdin */
   size_t input_len;
@@ -33,8 +36,10 @@ typedef struct al_exec_cbs_s {
    * receiver that does not call it stops this command's stdout and nothing else. */
   void (*on_lines)(al_exec_t *e, void *data, const uint8_t *p, size_t n);
   void (*on_bytes)(al_exec_t *e, void *data, int sub, const uint8_t *p, size_t n); /* opts.stream */
-  void (*on_drain)(al_exec_t *e, void *data); /* opts.input_open; may be NULL */
-  /* Last, exactly once; err->code 0 = result valid. The exec's memory is gone after it. */
+  void (*on_drain)(al_exec_t *e, void *data); /* opts.input_open: al_exec_write went above 64 KiB and is below again; may be NULL */
+  /* Last, exactly once; err->code 0 = result valid, whatever the exit code. The exec's memory is gone after it. A result comes only
+   * after everything handed on has been given back by al_exec_taken, so that no line can come after it; an error does not
+   * wait. A command that could not be started is AL_EEXEC_FAILED with the guest's words. */
   void (*on_done)(al_exec_t *e, void *data, al_exec_result_t *result, const al_err_t *err);
 } al_exec_cbs_t;
 
@@ -42,13 +47,15 @@ int
 al_exec_start(al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err);
 void
 al_exec_taken(al_exec_t *e, int sub, size_t n);
+/* Bytes now queued (stop at 64 KiB, go on in on_drain), 0 when the command takes none any more, -ENOBUFS above
+ * AL_STDIN_QUEUE_MAX, -ENOMEM. */
 int64_t
 al_exec_write(al_exec_t *e, const void *p, size_t n);
 void
 al_exec_end(al_exec_t *e);
 void
 al_exec_signal(al_exec_t *e, int signo, bool tree);
-/* Kills the command's whole tree and ends with `why`. */
+/* Kills the command's whole tree and ends with `why` (NULL: AL_EABORTED). Nothing is handed on any more. */
 void
 al_exec_cancel(al_exec_t *e, const al_err_t *why);
 
