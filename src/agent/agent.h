@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lane agent's own contracts: one process, one thread, static tables, no heap after start-up. */
+#ifndef AL_AGENT_H
+#define AL_AGENT_H
+
+#include "frame.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define AL_AGENT_BUILD "agent-lane agent 0.1.0"
+#define AL_CHUNK 32768u            /* largest DATA payload the agent sends */
+#define AL_ACK_EVERY 32768u        /* acknowledge at the latest after this many bytes read */
+#define AL_CREDIT_EVERY 65536u     /* give stdin credit back in portions of this size */
+#define AL_PACING_ROOM 4096u       /* DATA waits until at least this much may be sent unacknowledged */
+#define AL_PONGS_MAX 64            /* pings not answered yet; more is fatal */
+#define AL_GRACE_NS 2000000000ull  /* how long others may hold a command's pipes after its end */
+#define AL_HELLO_MS 30000          /* how long the host may take to say HELLO */
+#define AL_FLUSH_MS 2000           /* how long a REJECT or the last EXIT may take to leave */
+#define AL_GROUPS_MAX 64
+#define AL_FAIL_TEXT 248
+
+/* code of REJECT; docs/PROTOCOL.md */
+enum { AL_REJECT_PEER = 1, AL_REJECT_VERSION = 2, AL_REJECT_PROTOCOL = 3, AL_REJECT_SETUP = 4, AL_REJECT_TIMEOUT = 5 };
+
+typedef struct al_user_s {
+  char name[64], home[256], shell[128];
+  uid_t uid;
+  gid_t gid, groups[AL_GROUPS_MAX];
+  size_t groups_len;
+} al_user_t;
+
+/* A command's cgroup: a numbered directory below AL_CGROUP_ROOT, reused once it is empty. */
+typedef struct al_cgroup_s {
+  uint32_t number;
+  int dir, events; /* -1 when cgroups are off */
+} al_cgroup_t;
+
+/* What a child that could not exec leaves behind; lives in a MAP_SHARED page, since clone may be emulated by fork. */
+typedef struct al_fail_s {
+  int err;
+  char text[AL_FAIL_TEXT];
+} al_fail_t;
+
+typedef enum {
+  AL_SLOT_FREE,    /* nothing valid but `state` */
+  AL_SLOT_OPENING, /* EXEC with AL_FLAG_MORE: the area holds `area_len` bytes of TLVs */
+  AL_SLOT_RUN,     /* pid, cgroup, fd[]; the area holds stdin not yet written */
+  AL_SLOT_READ,    /* fd[AL_SUB_STDOUT] is the file */
+  AL_SLOT_DONE,    /* exit_* valid; waits for room in the output to say EXIT */
+} al_slot_state_t;
+
+typedef struct al_slot_s {
+  al_slot_state_t state;
+  uint32_t id;
+  bool too_big;                    /* OPENING: over AL_OPEN_MAX, answered when the last part is here */
+  bool host_ended;                 /* no more DATA on stdin may come */
+  bool reaped;                     /* RUN: the main process is gone, exit_* valid */
+  bool ready[AL_SUBS];             /* set by the poll round */
+  int fd[AL_SUBS];                 /* our ends, -1 = closed */
+  uint32_t credit[AL_SUBS];        /* stdin: what the host may still send; others: what we may */
+  uint32_t eaten;                  /* stdin bytes taken and not credited yet */
+  size_t area_off, area_len;
+  pid_t pid;
+  al_cgroup_t cgroup;
+  uint64_t started_ns, grace_ns;   /* monotonic */
+  uint64_t size, sent;             /* READ */
+  uint32_t exit_kind, exit_value;
+  uint64_t exit_ns;
+  char exit_text[AL_FAIL_TEXT];
+} al_slot_t;
+
+typedef struct al_agent_s {
+  bool local, no_cgroup;           /* options */
+  const char *secret_path, *home;
+  char user_name[64];
+  bool configured, poweroff;
+  uint32_t last_id;                /* highest stream id seen */
+  size_t slots_high;               /* slots in use are below this */
+  al_slot_t slots[AL_STREAMS_MAX];
+} al_agent_t;
+
+extern al_agent_t al_agent;
+
+/* io.c: the channel's two buffers and pacing. */
+int
+al_io_fill(void); /* one read: 1 = something came, 0 = EOF, -1 = nothing now */
+bool
+al_io_next(al_frame_t *f); /* a whole frame, valid until the next al_io_fill; fatal when malformed */
+bool
+al_io_frame(uint32_t stream, uint8_t type, uint8_t flags, const void *payload, uint32_t len); /* false = no room now */
+uint8_t *
+al_io_reserve(size_t payload); /* room for header and payload; NULL = none now */
+void
+al_io_commit(uint32_t stream, uint8_t type, uint8_t flags, uint32_t len);
+uint32_t
+al_io_data_room(void); /* bytes of DATA that may be queued now */
+bool
+al_io_pending(void);
+bool
+al_io_flush(void); /* false = the channel is broken */
+void
+al_io_acked(uint64_t total);
+void
+al_io_ack(void); /* queues an ACK when one is due */
+void
+al_io_drain(int ms); /* writes out what is queued, at most that long */
+
+/* hello.c */
+void
+al_hello_wait(void);
+
+/* config.c */
+void
+al_config_apply(const al_frame_t *f);
+
+/* users.c */
+int
+al_users_find(const char *name, const al_user_t **out); /* 0 or -errno; cached until passwd or group change */
+int
+al_users_become(const al_user_t *u); /* effective ids, for one open() */
+void
+al_users_restore(void);
+
+/* cgroup.c */
+int
+al_cgroup_init(void);
+int
+al_cgroup_take(al_cgroup_t *out);
+void
+al_cgroup_give(al_cgroup_t *cg);
+void
+al_cgroup_signal(const al_cgroup_t *cg, int signo);
+void
+al_cgroup_kill_all(void);
+
+/* spawn.c */
+typedef struct al_spawn_s {
+  char **argv; /* argv[-1] is a spare place, for scripts without #! */
+  char **envp;
+  const char *path, *cwd;
+  const al_user_t *user; /* NULL: stay what we are */
+  int fd[AL_SUBS];
+  const al_cgroup_t *cgroup;
+  al_fail_t *fail;
+} al_spawn_t;
+int
+al_spawn_init(void);
+pid_t
+al_spawn_start(const al_spawn_t *sp); /* pid or -errno; exec failures come as sp->fail and exit 127 */
+al_fail_t *
+al_spawn_fail(size_t slot);
+
+/* request.c: EXEC's TLVs to a running child. */
+void
+al_request_exec(al_slot_t *s, size_t index);
+
+/* stream.c */
+void
+al_stream_frame(const al_frame_t *f);
+void
+al_stream_reaped(pid_t pid, int status, uint64_t now);
+void
+al_stream_feed(al_slot_t *s); /* stdin bytes into the pipe */
+void
+al_stream_control(void); /* CREDIT and EXIT frames that are due */
+void
+al_stream_close_fd(al_slot_t *s, int sub);
+void
+al_stream_finish(al_slot_t *s, uint32_t kind, uint32_t value, const char *text);
+uint8_t *
+al_stream_area(const al_slot_t *s); /* AL_OPEN_MAX + 8 bytes */
+
+/* pump.c: what commands write and files hold, out to the host. */
+bool
+al_pump_output(uint64_t now); /* true: a stream of a command has ended */
+void
+al_pump_grace(uint64_t now);
+
+/* read.c */
+void
+al_read_open(al_slot_t *s, const uint8_t *tlvs, uint32_t len);
+
+/* stop.c */
+_Noreturn void
+al_stop_reject(uint32_t code, const char *text);
+_Noreturn void
+al_stop_eof(int code);
+
+/* main.c */
+void
+al_main_ping(uint64_t token);
+uint64_t
+al_main_now(void);
+int
+al_main_null(void);
+void
+al_main_reap(void);
+
+#endif

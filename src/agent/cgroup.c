@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One cgroup for each running command: so that a whole tree can be ended however it daemonizes. Empty ones are reused. */
+#include "agent.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CGROUP_ROOT "/sys/fs/cgroup/lane"
+#define LEFT_MAX 4096 /* non-empty cgroups whose directory we still try to remove; older ones just stay */
+#define LEFT_TRIES 4
+
+static al_cgroup_t pool[AL_STREAMS_MAX];
+static size_t pool_len;
+static uint32_t left[LEFT_MAX];
+static size_t left_off, left_len;
+static uint32_t next_number;
+static int root_dir = -1;
+
+static void
+name_of(uint32_t number, char out[12]) {
+  snprintf(out, 12, "%u", number);
+}
+
+int
+al_cgroup_init(void) {
+  if (root_dir >= 0) return 0;
+  if (mkdir(CGROUP_ROOT, 0755) != 0 && errno != EEXIST) return -errno;
+  int fd = open(CGROUP_ROOT, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -errno;
+  if (faccessat(fd, "cgroup.events", R_OK, 0) != 0) { /* a plain directory: no cgroup2 is mounted there */
+    close(fd);
+    return -ENOTSUP;
+  }
+  root_dir = fd;
+  return 0;
+}
+
+/* Directories of commands that left processes behind go once those have ended. */
+static void
+sweep(void) {
+  for (size_t i = 0; i < LEFT_TRIES && left_len > 0; i++) {
+    uint32_t number = left[left_off];
+    char name[12];
+    name_of(number, name);
+    left_off = (left_off + 1) % LEFT_MAX;
+    left_len--;
+    if (unlinkat(root_dir, name, AT_REMOVEDIR) == 0 || errno != EBUSY) continue;
+    left[(left_off + left_len++) % LEFT_MAX] = number;
+  }
+}
+
+static void
+leave(uint32_t number) {
+  sweep();
+  if (left_len == LEFT_MAX) {
+    left_off = (left_off + 1) % LEFT_MAX;
+    left_len--;
+  }
+  left[(left_off + left_len++) % LEFT_MAX] = number;
+}
+
+int
+al_cgroup_take(al_cgroup_t *out) {
+  *out = (al_cgroup_t) {.dir = -1, .events = -1};
+  if (al_agent.no_cgroup) return 0;
+  int err = al_cgroup_init();
+  if (err != 0) return err;
+  if (pool_len > 0) {
+    *out = pool[--pool_len];
+    return 0;
+  }
+  sweep();
+  char name[12];
+  do name_of(++next_number, name);
+  while (mkdirat(root_dir, name, 0755) != 0 && errno == EEXIST); /* an earlier agent's */
+  out->number = next_number;
+  out->dir = openat(root_dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (out->dir < 0) return -errno;
+  out->events = openat(out->dir, "cgroup.events", O_RDONLY | O_CLOEXEC);
+  if (out->events >= 0) return 0;
+  err = -errno;
+  close(out->dir);
+  unlinkat(root_dir, name, AT_REMOVEDIR);
+  out->dir = -1;
+  return err;
+}
+
+static bool
+is_empty(const al_cgroup_t *cg) {
+  char text[128];
+  ssize_t n = pread(cg->events, text, sizeof(text) - 1, 0);
+  if (n <= 0) return false;
+  text[n] = 0;
+  return strncmp(text, "populated 0", 11) == 0 || strstr(text, "\npopulated 0") != NULL;
+}
+
+void
+al_cgroup_give(al_cgroup_t *cg) {
+  if (cg->dir < 0) return;
+  if (pool_len < AL_STREAMS_MAX && is_empty(cg)) {
+    pool[pool_len++] = *cg;
+  } else {
+    close(cg->dir);
+    close(cg->events);
+    leave(cg->number);
+  }
+  cg->dir = cg->events = -1;
+}
+
+static bool
+write_one(int dir, const char *name) {
+  int fd = openat(dir, name, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  bool ok = write(fd, "1", 1) == 1;
+  close(fd);
+  return ok;
+}
+
+/* The pids are read in one go; a process that forks meanwhile is caught by the next round. */
+static bool
+signal_listed(const al_cgroup_t *cg, int signo) {
+  static char text[65536];
+  int fd = openat(cg->dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  size_t len = 0;
+  ssize_t n;
+  while (len < sizeof(text) - 1 && (n = read(fd, text + len, sizeof(text) - 1 - len)) > 0) len += (size_t) n;
+  close(fd);
+  if (len == sizeof(text) - 1) while (len > 0 && text[len - 1] != '\n') len--;
+  text[len] = 0;
+  bool any = false;
+  for (char *p = text, *end; *p != 0; p = end + strspn(end, "\n")) {
+    long pid = strtol(p, &end, 10);
+    if (end == p) break;
+    if (pid > 1 && kill((pid_t) pid, signo) == 0) any = true;
+  }
+  return any;
+}
+
+void
+al_cgroup_signal(const al_cgroup_t *cg, int signo) {
+  if (cg->dir < 0) return;
+  if (signo != SIGKILL) signal_listed(cg, signo);
+  else if (!write_one(cg->dir, "cgroup.kill")) /* before Linux 5.14 */
+    for (int i = 0; i < 64 && signal_listed(cg, SIGKILL); i++) continue;
+}
+
+void
+al_cgroup_kill_all(void) {
+  if (root_dir < 0 || write_one(root_dir, "cgroup.kill")) return;
+  for (size_t i = 0; i < al_agent.slots_high; i++)
+    if (al_agent.slots[i].state == AL_SLOT_RUN) al_cgroup_signal(&al_agent.slots[i].cgroup, SIGKILL);
+}

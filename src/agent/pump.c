@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Output of commands and bytes of files, out to the host: one chunk a turn, round robin, within credit and pacing. */
+#include "agent.h"
+#include <errno.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+/* END was said before, or is said here; a READ ends with its last byte. */
+static void
+end_sub(al_slot_t *s, int sub) {
+  if (!al_io_frame(s->id, AL_F_END, (uint8_t) sub, NULL, 0)) al_stop_reject(AL_REJECT_PROTOCOL, "no room for END");
+  al_stream_close_fd(s, sub);
+}
+
+/* One chunk of one sub-stream. Returns false when there is nothing more to have now. */
+static bool
+send_chunk(al_slot_t *s, int sub, uint32_t room) {
+  uint32_t n = room < s->credit[sub] ? room : s->credit[sub];
+  if (s->state == AL_SLOT_READ && n > s->size - s->sent) n = (uint32_t) (s->size - s->sent);
+  uint8_t *p = al_io_reserve(n + AL_FRAME_HEADER);
+  if (p == NULL) return false;
+  ssize_t got = n > 0 ? read(s->fd[sub], p, n) : 0;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+    s->ready[sub] = false;
+    return false;
+  }
+  if (got > 0) {
+    al_io_commit(s->id, AL_F_DATA, (uint8_t) sub, (uint32_t) got);
+    s->credit[sub] -= (uint32_t) got;
+    if (s->state == AL_SLOT_READ) s->sent += (uint64_t) got;
+    else s->ready[sub] = (uint32_t) got == n; /* a short read empties a pipe */
+    return true;
+  }
+  if (s->state == AL_SLOT_READ && (got < 0 || s->sent < s->size)) {
+    al_stream_close_fd(s, sub);
+    al_stream_finish(s, AL_EXIT_ERROR, EIO, got < 0 ? "read failed" : "file changed while read");
+    return false;
+  }
+  end_sub(s, sub);
+  if (s->state == AL_SLOT_READ) {
+    s->exit_ns = al_main_now() - s->started_ns;
+    al_stream_finish(s, AL_EXIT_CODE, 0, NULL);
+  }
+  return false;
+}
+
+static bool
+may_send(const al_slot_t *s, int sub) {
+  if (s->fd[sub] < 0) return false;
+  if (s->state == AL_SLOT_READ) return s->credit[sub] > 0 || s->sent == s->size;
+  return s->state == AL_SLOT_RUN && s->ready[sub] && s->credit[sub] > 0;
+}
+
+bool
+al_pump_output(uint64_t now) {
+  static size_t turn; /* who comes first: slot * 2 + (stderr) */
+  bool ended = false, any = true;
+  while (any) {
+    any = false;
+    size_t count = al_agent.slots_high * 2;
+    for (size_t k = 0; k < count; k++) {
+      size_t at = (turn + k) % count;
+      al_slot_t *s = &al_agent.slots[at / 2];
+      int sub = at % 2 == 0 ? AL_SUB_STDOUT : AL_SUB_STDERR;
+      if (!may_send(s, sub)) continue;
+      uint32_t room = al_io_data_room();
+      if (room == 0) {
+        turn = at;
+        return ended;
+      }
+      if (send_chunk(s, sub, room)) {
+        any = true;
+        if (s->reaped) s->grace_ns = now + AL_GRACE_NS;
+      } else if (s->fd[sub] < 0) {
+        ended = true;
+      }
+    }
+  }
+  return ended;
+}
+
+/* The main process has ended but somebody else holds its pipes and has been silent for the whole grace. */
+void
+al_pump_grace(uint64_t now) {
+  for (size_t i = 0; i < al_agent.slots_high; i++) {
+    al_slot_t *s = &al_agent.slots[i];
+    if (s->state != AL_SLOT_RUN || !s->reaped || now < s->grace_ns) continue;
+    for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++) {
+      int waiting = 0;
+      if (s->fd[sub] < 0) continue;
+      if (ioctl(s->fd[sub], FIONREAD, &waiting) == 0 && waiting > 0) s->grace_ns = now + AL_GRACE_NS; /* no credit yet */
+    }
+    if (now < s->grace_ns) continue;
+    for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++)
+      if (s->fd[sub] >= 0) end_sub(s, sub);
+  }
+}
