@@ -20,7 +20,7 @@ CFLAGS += $(WARN) $(HARDEN) $(OPT_$(VARIANT)) -fPIC -Isrc $(DEPS)
 LDFLAGS += $(OPT_$(VARIANT))
 
 OTHER := $(if $(filter darwin,$(OS)),linux,darwin)
-CORE_SRC := $(filter-out src/platform_$(OTHER).c,$(wildcard src/*.c))
+CORE_SRC := $(filter-out $(wildcard src/platform_$(OTHER)*.c),$(wildcard src/*.c))
 CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(wildcard test/c/test_*.c))
 AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c

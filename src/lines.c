@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Line splitter: whole lines straight from the chunk, only unfinished ones through a buffer. */
+#include "lines.h"
+#include "mem.h"
+#include "utf8.h"
+#include <errno.h>
+#include <string.h>
+
+void
+al_lines_init(al_lines_t *l, size_t max) {
+  *l = (al_lines_t) {.max = max ? max : AL_LINE_MAX};
+  /* One byte for a '\r' whose '\n' is still to come, and the byte that shows it was none. */
+  al_buf_init(&l->part, l->max + 2);
+}
+
+void
+al_lines_deinit(al_lines_t *l) {
+  al_buf_deinit(&l->part);
+}
+
+/* Delivers pieces of a line that is too long already. A '\r' right behind max bytes may belong to the line's end. */
+static int
+cut_long(al_lines_t *l, al_lines_cb cb, void *data) {
+  al_buf_t *b = &l->part;
+
+  while (b->len > l->max + 1 || (b->len == l->max + 1 && b->data[l->max] != '\r')) {
+    size_t n = al_utf8_cut(b->data, l->max);
+    if (n == 0) n = l->max;
+    l->cuts++;
+    int rc = cb(data, b->data, n, true);
+    al_buf_drop(b, n);
+    if (rc) return rc;
+  }
+  return 0;
+}
+
+/* Adds bytes of an unfinished line, never holding more than max + 2. */
+static int
+add(al_lines_t *l, const uint8_t *p, size_t n, al_lines_cb cb, void *data) {
+  while (n > 0) {
+    size_t room = l->max + 2 - l->part.len;
+    size_t take = n < room ? n : room;
+    int rc = al_buf_append(&l->part, p, take);
+    if (!rc) rc = cut_long(l, cb, data);
+    if (rc) return rc;
+    p += take, n -= take;
+  }
+  return 0;
+}
+
+static int
+complete(al_lines_t *l, const uint8_t *line, size_t len, al_lines_cb cb, void *data) {
+  if (len > 0 && line[len - 1] == '\r') len--;
+  l->lines++;
+  return cb(data, len ? line : (const uint8_t *) "", len, false);
+}
+
+int
+al_lines_feed(al_lines_t *l, const uint8_t *p, size_t n, al_lines_cb cb, void *data) {
+  while (n > 0) {
+    const uint8_t *end = memchr(p, '\n', n);
+    size_t len = end ? (size_t) (end - p) : n;
+    bool direct = end && l->part.len == 0 && (len <= l->max || (len == l->max + 1 && p[len - 1] == '\r'));
+    int rc = direct ? complete(l, p, len, cb, data) : add(l, p, len, cb, data);
+    if (rc) return rc;
+    if (end && !direct) {
+      rc = complete(l, l->part.data, l->part.len, cb, data);
+      al_buf_drop(&l->part, l->part.len);
+      if (rc) return rc;
+    }
+    if (!end) break;
+    p += len + 1, n -= len + 1;
+  }
+  return 0;
+}
+
+int
+al_lines_finish(al_lines_t *l, al_lines_cb cb, void *data) {
+  al_buf_t *b = &l->part;
+
+  if (b->len == 0) return 0;
+  if (b->len > l->max) {
+    /* max bytes and a '\r' that ends no line after all. */
+    size_t n = al_utf8_cut(b->data, l->max);
+    if (n == 0) n = l->max;
+    l->cuts++;
+    int rc = cb(data, b->data, n, true);
+    al_buf_drop(b, n);
+    if (rc) return rc;
+  }
+  l->lines++;
+  int rc = cb(data, b->data, b->len, false);
+  al_buf_drop(b, b->len);
+  return rc;
+}
