@@ -56,6 +56,7 @@ typedef struct al_slot_s {
   uint32_t id;
   bool too_big;                    /* OPENING: over AL_OPEN_MAX, answered when the last part is here */
   bool host_ended;                 /* no more DATA on stdin may come */
+  bool deaf;                       /* RUN: the command closed its stdin and the host has not been told */
   bool reaped;                     /* RUN: the main process is gone, exit_* valid */
   bool ready[AL_SUBS];             /* set by the poll round */
   int fd[AL_SUBS];                 /* our ends, -1 = closed */

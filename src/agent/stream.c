@@ -115,6 +115,7 @@ static void
 drop_stdin(al_slot_t *s) {
   s->eaten += (uint32_t) s->area_len;
   s->area_len = 0;
+  s->deaf = !s->host_ended;
   al_stream_close_fd(s, AL_SUB_STDIN);
 }
 
@@ -254,6 +255,7 @@ al_stream_control(void) {
     al_slot_t *s = &al_agent.slots[i];
     if (s->state == AL_SLOT_RUN) {
       uint8_t p[4];
+      if (s->deaf && al_io_frame(s->id, AL_F_END, AL_SUB_STDIN, NULL, 0)) s->deaf = false;
       al_put32(p, s->eaten);
       if (s->eaten >= AL_CREDIT_EVERY && al_io_frame(s->id, AL_F_CREDIT, AL_SUB_STDIN, p, 4)) {
         s->credit[AL_SUB_STDIN] += s->eaten;
