@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests that concern no live lane: list, image import and list, doctor, the table of errors. */
+#include "doctor.h"
+#include "engine.h"
+#include "mem.h"
+#include <stdio.h>
+#include <string.h>
+
+/* ---- list ---- */
+
+typedef struct list_s {
+  al_engine_t *engine;
+  uint32_t id;
+} list_t;
+
+static al_val_t *
+row_value(const al_lane_row_t *row) {
+  al_val_t *v = al_val_map();
+  if (!v) return NULL;
+  const char *ends = strchr(row->owner.exe, '\0');
+  while (ends > row->owner.exe && ends[-1] != '/') ends--;
+  int64_t left = row->expires_boot_ms - (int64_t) al_plat_boot_ms();
+  char boot[AL_BOOT_ID_MAX];
+  bool same_boot = al_plat_boot_id(boot) == 0 && strcmp(boot, row->owner.boot) == 0;
+  int alive = al_plat_ident_alive(&row->owner);
+  int rc = al_val_set(v, "name", al_val_text(row->name)) | al_val_set(v, "state", al_val_text(al_lane_state_name(row->state)))
+    | al_val_set(v, "ownerPid", al_val_int(row->owner.pid)) | al_val_set(v, "ownerProgram", al_val_text(ends))
+    | al_val_set(v, "ownerAlive", alive < 0 ? al_val_null() : al_val_bool(alive == 1))
+    | al_val_set(v, "created", al_val_int(row->created_s)) | al_val_set(v, "expires", al_val_int(row->expires_s))
+    | al_val_set(v, "leftSeconds", al_val_int(!same_boot || left < 0 ? 0 : left / 1000)) | al_val_set(v, "cpus", al_val_int(row->cpus))
+    | al_val_set(v, "memoryMiB", al_val_int(row->memory_mib)) | al_val_set(v, "diskGiB", al_val_int(row->disk_gib))
+    | al_val_set(v, "image", al_val_text(row->image)) | al_val_set(v, "network", al_val_text(row->network))
+    | al_val_set(v, "accelerator", al_val_text(row->accel)) | al_val_set(v, "reason", al_val_text(row->reason));
+  if (rc) {
+    al_val_free(v);
+    return NULL;
+  }
+  return v;
+}
+
+static void
+listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count) {
+  list_t *l = data;
+  al_val_t *list = status < 0 ? NULL : al_val_list();
+  int rc = list ? 0 : -ENOMEM;
+  for (size_t i = 0; i < count && rc == 0; i++) rc = al_val_add(list, row_value(&rows[i]));
+  if (status < 0) {
+    al_engine_fail(l->engine, l->id, err);
+  } else if (rc) {
+    al_err_t e = { 0 };
+    al_err_set(&e, rc, "list: out of memory");
+    al_val_free(list);
+    al_engine_fail(l->engine, l->id, &e);
+  } else {
+    al_engine_done(l->engine, l->id, list);
+  }
+  l->engine->busy--;
+  al_engine_check_end(l->engine);
+  al_free(l);
+}
+
+void
+al_do_list(al_engine_t *e, al_request_t *r) {
+  al_err_t err = { 0 };
+  al_site_t *site;
+  bool all;
+  list_t *l = NULL;
+  int rc = al_site_get(e, r->params, &site, &err);
+  if (!rc) rc = al_val_get_bool(r->params, "all", false, &all, &err);
+  if (!rc && !(l = al_calloc(1, sizeof *l))) rc = al_err_set(&err, -ENOMEM, "out of memory");
+  if (rc) {
+    al_engine_fail(e, r->id, &err);
+    return;
+  }
+  l->engine = e;
+  l->id = r->id;
+  e->busy++;
+  al_registry_list(&site->registry, all, listed, l);
+}
+
+/* ---- work on a worker thread that ends in one value ---- */
+
+typedef struct task_s {
+  al_job_t job;
+  al_engine_t *engine;
+  uint32_t id;
+  al_worker_t *own; /* doctor has no site, since a bad home is one of its findings */
+  al_home_t home;
+  char *text[3];    /* copies of text parameters */
+  bool flag;
+  al_val_t *value;
+  al_err_t err;
+} task_t;
+
+static void
+task_free(task_t *t) {
+  for (size_t i = 0; i < 3; i++) al_free(t->text[i]);
+  al_free(t);
+}
+
+static void
+task_ended(void *data) {
+  task_t *t = data;
+  al_engine_t *e = t->engine;
+  task_free(t);
+  e->busy--;
+  al_engine_check_end(e);
+}
+
+static void
+task_done(al_job_t *job, int status) {
+  task_t *t = job->data;
+  if (status < 0) {
+    if (!t->err.code) al_err_set(&t->err, status, "the operation did not run to its end");
+    al_engine_fail(t->engine, t->id, &t->err);
+  } else {
+    al_engine_done(t->engine, t->id, t->value);
+  }
+  if (t->own) al_worker_close(t->own, task_ended, t);
+  else task_ended(t);
+}
+
+static int
+copy_param(const al_val_t *params, const char *key, char **out, al_err_t *err) {
+  const char *text;
+  int rc = al_val_get_text(params, key, NULL, &text, err);
+  if (rc || !text) return rc;
+  *out = al_strdup(text);
+  return *out ? 0 : al_err_set(err, -ENOMEM, "out of memory");
+}
+
+/* A task on the site's worker, or (site NULL) on one of its own. NULL when the request has been answered with an error. */
+static task_t *
+task_new(al_engine_t *e, al_request_t *r, const char *const keys[3], int rc, al_err_t *err) {
+  task_t *t = rc ? NULL : al_calloc(1, sizeof *t);
+  if (!rc && !t) rc = al_err_set(err, -ENOMEM, "out of memory");
+  for (size_t i = 0; i < 3 && !rc; i++)
+    if (keys[i]) rc = copy_param(r->params, keys[i], &t->text[i], err);
+  if (rc) {
+    if (t) task_free(t);
+    al_engine_fail(e, r->id, err);
+    return NULL;
+  }
+  t->engine = e;
+  t->id = r->id;
+  t->job.data = t;
+  e->busy++;
+  return t;
+}
+
+static int
+run_import(al_job_t *job) {
+  task_t *t = job->data;
+  al_image_t image;
+  int rc = al_image_import(&t->home, t->text[0], NULL, NULL, &image, &t->err);
+  if (rc) return rc;
+  t->value = al_val_map();
+  if (!t->value) return al_err_set(&t->err, -ENOMEM, "out of memory");
+  rc = al_val_set(t->value, "id", al_val_text(image.id)) | al_val_set(t->value, "dir", al_val_text(image.dir))
+    | al_val_set(t->value, "arch", al_val_text(image.arch)) | al_val_set(t->value, "manifestSha256", al_val_text(image.manifest_sha256));
+  return rc ? al_err_set(&t->err, -ENOMEM, "out of memory") : 0;
+}
+
+static int
+run_image_list(al_job_t *job) {
+  task_t *t = job->data;
+  return al_image_list(&t->home, &t->value, &t->err);
+}
+
+void
+al_do_image_import(al_engine_t *e, al_request_t *r) {
+  static const char *const keys[3] = { "from" };
+  al_err_t err = { 0 };
+  al_site_t *site = NULL;
+  const char *from;
+  int rc = al_site_get(e, r->params, &site, &err);
+  if (!rc) rc = al_val_get_text(r->params, "from", "", &from, &err);
+  if (!rc && *from != '/') rc = al_err_set(&err, AL_EBAD_OPTION, "from must be the absolute path of an image directory");
+  task_t *t = task_new(e, r, keys, rc, &err);
+  if (!t) return;
+  t->home = site->home;
+  al_worker_post(site->io, &t->job, run_import, task_done);
+}
+
+void
+al_do_image_list(al_engine_t *e, al_request_t *r) {
+  static const char *const keys[3] = { NULL };
+  al_err_t err = { 0 };
+  al_site_t *site = NULL;
+  int rc = al_site_get(e, r->params, &site, &err);
+  task_t *t = task_new(e, r, keys, rc, &err);
+  if (!t) return;
+  t->home = site->home;
+  al_worker_post(site->io, &t->job, run_image_list, task_done);
+}
+
+static int
+run_doctor(al_job_t *job) {
+  task_t *t = job->data;
+  al_doctor_opts_t opts = { .home = t->text[0], .limactl = t->text[1], .image = t->text[2], .allow_unknown_lima = t->flag };
+  return al_doctor_run(&opts, &t->value, &t->err);
+}
+
+void
+al_do_doctor(al_engine_t *e, al_request_t *r) {
+  static const char *const keys[3] = { "home", "limactlPath", "image" };
+  al_err_t err = { 0 };
+  bool unknown;
+  int rc = al_val_get_bool(r->params, "allowUnknownLima", false, &unknown, &err);
+  task_t *t = task_new(e, r, keys, rc, &err);
+  if (!t) return;
+  t->flag = unknown;
+  if ((rc = al_worker_open(&e->loop, &t->own))) {
+    al_err_set(&err, rc, "a worker thread could not be started");
+    al_engine_fail(e, r->id, &err);
+    t->own = NULL;
+    task_ended(t);
+    return;
+  }
+  al_worker_post(t->own, &t->job, run_doctor, task_done);
+}
+
+/* ---- errors ---- */
+
+void
+al_do_errors(al_engine_t *e, al_request_t *r) {
+  static const struct {
+    const char *name, *cure;
+    int number;
+  } table[] = {
+#define ROW(name, number, cure) { #name, cure, number },
+    AL_ERR_MAP(ROW)
+#undef ROW
+  };
+  al_val_t *list = al_val_list();
+  for (size_t i = 0; list && i < sizeof table / sizeof *table; i++) {
+    al_val_t *v = al_val_map();
+    if (!v) break;
+    al_val_set(v, "code", al_val_text(table[i].name));
+    al_val_set(v, "number", al_val_int(table[i].number));
+    al_val_set(v, "cure", al_val_text(table[i].cure));
+    al_val_add(list, v);
+  }
+  al_engine_done(e, r->id, list);
+}

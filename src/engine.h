@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engine internals: the thread, its sites (one per home), lanes and open requests. Everything here is loop thread. */
+#ifndef AL_ENGINE_H
+#define AL_ENGINE_H
+
+#include "al.h"
+#include "lima.h"
+#include "registry.h"
+#include "work.h"
+
+typedef struct al_lane_s al_lane_t;
+typedef struct al_op_s al_op_t;
+typedef struct al_site_s al_site_t;
+
+/* A request as it came from the other thread. */
+typedef struct al_request_s {
+  uint32_t id;
+  char op[24];
+  al_val_t *params; /* owned */
+  int sub;          /* for the internal "taken" note */
+  size_t taken;
+  struct al_request_s *next;
+} al_request_t;
+
+/* One limactl; lanes keep a pointer to it, so it lives as long as its site. */
+typedef struct al_driver_s {
+  al_lima_t lima;
+  bool allow_unknown;
+  char key[1100];
+  struct al_driver_s *next;
+} al_driver_t;
+
+/* One home with what hangs off it. Opened by the first request that needs it, closed with the engine. */
+struct al_site_s {
+  al_engine_t *engine;
+  al_home_t home;
+  al_registry_t registry;
+  al_worker_t *io;
+  al_driver_t *drivers;
+  int closing;      /* handles still to close */
+  al_site_t *next;
+};
+
+struct al_engine_s {
+  al_engine_opts_t opts;
+  char package_dir[1024];
+  char env_id[33];      /* this environment, random */
+  al_ident_t self;
+  uv_thread_t thread;
+  uv_loop_t loop;
+  uv_async_t wake;
+  uv_mutex_t lock;      /* guards inbox, stopping, muted, ended */
+  uv_cond_t ended_cond;
+  al_request_t *inbox, **inbox_tail;
+  bool stopping, muted, ended, orphaned;
+  int lanes_left;
+  /* loop thread only */
+  bool refuse;          /* al_engine_close has begun */
+  bool closing_sites;
+  al_site_t *sites;
+  al_lane_t *lanes;
+  int busy;             /* requests outside lanes that still run */
+};
+
+/* Answers. `value` is taken; err is copied. */
+void
+al_engine_done(al_engine_t *e, uint32_t id, al_val_t *value);
+void
+al_engine_fail(al_engine_t *e, uint32_t id, const al_err_t *err);
+void
+al_engine_emit(al_engine_t *e, al_event_type_t type, uint32_t id, int sub, al_val_t *value);
+/* Call when a lane or an outside request has ended: lets a stopping engine go on. */
+void
+al_engine_check_end(al_engine_t *e);
+
+/* The site for `home` (params key "home"); opened when needed. */
+int
+al_site_get(al_engine_t *e, const al_val_t *params, al_site_t **out, al_err_t *err);
+/* ... with its Lima driver for params limactlPath / allowUnknownLima. */
+int
+al_site_lima(al_site_t *s, const al_val_t *params, al_driver_t **out, al_err_t *err);
+void
+al_site_close_all(al_engine_t *e); /* ends with al_engine_check_end when none is left */
+
+/* Handlers of one request each; they answer it. In lane_create.c, lane_calls.c, admin.c, reaper.c. */
+void
+al_do_create(al_engine_t *e, al_request_t *r);
+void
+al_do_exec(al_engine_t *e, al_request_t *r);
+void
+al_do_write(al_engine_t *e, al_request_t *r);
+void
+al_do_signal(al_engine_t *e, al_request_t *r);
+void
+al_do_cancel(al_engine_t *e, al_request_t *r);
+void
+al_do_copy_in(al_engine_t *e, al_request_t *r);
+void
+al_do_copy_out(al_engine_t *e, al_request_t *r);
+void
+al_do_synced_in(al_engine_t *e, al_request_t *r);
+void
+al_do_ping(al_engine_t *e, al_request_t *r);
+void
+al_do_close(al_engine_t *e, al_request_t *r);
+void
+al_do_list(al_engine_t *e, al_request_t *r);
+void
+al_do_reap(al_engine_t *e, al_request_t *r);
+void
+al_do_image_import(al_engine_t *e, al_request_t *r);
+void
+al_do_image_list(al_engine_t *e, al_request_t *r);
+void
+al_do_doctor(al_engine_t *e, al_request_t *r);
+void
+al_do_errors(al_engine_t *e, al_request_t *r);
+void
+al_calls_taken(al_engine_t *e, uint32_t id, int sub, size_t n);
+
+#endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One live lane of this engine: what it holds, and the steps of its life. Loop thread only. */
+#ifndef AL_LANE_OPS_H
+#define AL_LANE_OPS_H
+
+#include "chan.h"
+#include "engine.h"
+#include "exec.h"
+#include "transport.h"
+#include "xfer.h"
+
+typedef enum { AL_OP_EXEC, AL_OP_IN, AL_OP_OUT } al_op_kind_t;
+
+/* An open call into a lane: the request `id` is answered when it ends. */
+struct al_op_s {
+  uint32_t id;
+  al_op_kind_t kind;
+  al_lane_t *lane;
+  al_exec_t *exec;
+  al_xfer_t *xfer;
+  bool stream; /* exec in stream mode */
+  al_op_t *next;
+};
+
+typedef struct al_waiter_s {
+  uint32_t id;
+  struct al_waiter_s *next;
+} al_waiter_t;
+
+struct al_lane_s {
+  al_engine_t *engine;
+  al_site_t *site;
+  al_driver_t *driver;
+  al_lane_t *next;
+  uint32_t create_id;         /* open create request; 0 once answered */
+  uint32_t watch_id;          /* the same number, kept for events */
+  al_lane_spec_t spec;
+  al_lane_row_t row;
+  int state;                  /* AL_LANE_*; before the row exists: -1 */
+  /* options */
+  char agent_user[33], worktree[1024], image_want[1024];
+  bool sudo;
+  int max_vms, start_timeout_s, sync_in_s, timeout_minutes;
+  bool accel_auto;
+  char **env;                 /* NAME=value of every exec, NULL-terminated */
+  uint64_t max_copy_out;
+  /* progress of create */
+  const char *step;
+  int prelude;                /* answers still owed by the checks before admission */
+  al_err_t prelude_err;
+  int64_t ticket;
+  char holders[1024];
+  uint64_t begun_ms, deadline_ms; /* monotonic */
+  bool step_busy;             /* an asynchronous step will call back */
+  bool destroy_wanted, destroying;
+  al_err_t cause;             /* why the lane ends; the first one wins */
+  bool finish_wanted;         /* the row is closed or stuck; waits for open calls to end */
+  bool finished;              /* everybody has been answered; only its timers are still closing */
+  int ending;                 /* closes that destroy waits for */
+  /* parts */
+  uv_timer_t start_timer, life_timer, sync_timer, retry_timer;
+  int timers;
+  al_boot_t *boot;
+  al_transport_t *transport;
+  al_chan_t *chan;
+  al_op_t *ops;
+  al_waiter_t *closers;
+  uint16_t ssh_port;
+  struct { al_job_t job; int status; al_err_t err; } image_job;
+  uint64_t life_end_boot_ms;
+};
+
+/* lane_ops.c: the machine */
+void
+al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reason);
+void
+al_lane_emit(al_lane_t *lane, const char *type, const char *text);
+void
+al_lane_free(al_lane_t *lane);
+void
+al_lane_op_ended(al_lane_t *lane); /* the last thing that frees a call */
+al_lane_t *
+al_lane_find(al_engine_t *e, const char *name);
+int
+al_lanes_count(al_engine_t *e);
+void
+al_lanes_close_all(al_engine_t *e);
+
+/* lane_create.c: the steps towards ready */
+void
+al_lane_do_create(al_lane_t *lane);
+void
+al_lane_do_boot(al_lane_t *lane);
+void
+al_lane_do_connect(al_lane_t *lane);
+void
+al_lane_start_life(al_lane_t *lane);
+/* Before the row exists: gives up and frees the lane, answering create with `err`. */
+void
+al_lane_give_up(al_lane_t *lane, const al_err_t *err);
+
+/* NAME=value list of a map of texts, NULL-terminated with one free slot; NULL and err on a bad name or value. */
+char **
+al_env_list(const al_val_t *map, al_err_t *err);
+
+/* lane_destroy.c */
+void
+al_lane_do_destroy(al_lane_t *lane);
+void
+al_lane_chan_ended(al_lane_t *lane); /* the channel has called on_closed */
+
+/* reaper.c: ends registered lanes whose owner is gone; cb when done. */
+void
+al_reaper_sweep(al_site_t *site, al_driver_t *driver, void (*cb)(void *data), void *data);
+
+#endif
