@@ -13,28 +13,24 @@
 #define SILENCE_MS 15000
 
 uint64_t
-al__chan_now(void)
-{
+al__chan_now(void) {
   return uv_hrtime() / 1000000;
 }
 
 uv_loop_t *
-al_chan_loop(al_chan_t *c)
-{
+al_chan_loop(al_chan_t *c) {
   return c->loop;
 }
 
 /* The optimiser may not drop these stores. */
 static void
-wipe(uint8_t *p, size_t n)
-{
+wipe(uint8_t *p, size_t n) {
   volatile uint8_t *v = p;
   while (n-- > 0) *v++ = 0;
 }
 
 static void
-stop_reading(al_chan_t *c)
-{
+stop_reading(al_chan_t *c) {
   if (!c->in) return;
   uv_read_stop(c->in);
   c->in->data = c->in_data;
@@ -42,8 +38,7 @@ stop_reading(al_chan_t *c)
 }
 
 static void
-start_closing(al_chan_t *c)
-{
+start_closing(al_chan_t *c) {
   c->state = AL_CHAN_CLOSING;
   stop_reading(c);
   wipe(c->opts.secret, sizeof c->opts.secret);
@@ -51,8 +46,7 @@ start_closing(al_chan_t *c)
 }
 
 void
-al__chan_fail(al_chan_t *c, int code, const char *fmt, ...)
-{
+al__chan_fail(al_chan_t *c, int code, const char *fmt, ...) {
   if (c->state >= AL_CHAN_CLOSING) return;
   char msg[AL_ERR_MSG_MAX];
   va_list ap;
@@ -64,8 +58,7 @@ al__chan_fail(al_chan_t *c, int code, const char *fmt, ...)
 }
 
 void
-al_chan_close(al_chan_t *c, const al_err_t *why)
-{
+al_chan_close(al_chan_t *c, const al_err_t *why) {
   if (c->state >= AL_CHAN_CLOSING) return;
   c->by_user = true;
   if (why && why->code) c->why = *why;
@@ -74,8 +67,7 @@ al_chan_close(al_chan_t *c, const al_err_t *why)
 }
 
 static void
-on_handle_closed(uv_handle_t *h)
-{
+on_handle_closed(uv_handle_t *h) {
   al_chan_t *c = h->data;
   if (--c->handles > 0) return;
   al_err_t none = { 0 };
@@ -89,8 +81,7 @@ on_handle_closed(uv_handle_t *h)
 
 /* Tells everybody who waits, streams first; what they do in their callbacks cannot open anything any more. */
 static void
-end_everything(al_chan_t *c)
-{
+end_everything(al_chan_t *c) {
   c->state = AL_CHAN_DEAD;
   while (c->nstreams > 0) {
     al_stream_t *s = c->streams[c->nstreams - 1];
@@ -114,8 +105,7 @@ end_everything(al_chan_t *c)
 }
 
 static void
-on_turn(uv_timer_t *t)
-{
+on_turn(uv_timer_t *t) {
   al_chan_t *c = t->data;
   for (unsigned i = 0; c->state < AL_CHAN_CLOSING && i < c->nstreams;) {
     if (c->streams[i]->over) {
@@ -133,26 +123,22 @@ on_turn(uv_timer_t *t)
 }
 
 void
-al__chan_turn(al_chan_t *c)
-{
+al__chan_turn(al_chan_t *c) {
   if (c->state != AL_CHAN_DEAD) uv_timer_start(&c->turn, on_turn, 0, 0);
 }
 
 bool
-al__chan_owed(const al_chan_t *c)
-{
+al__chan_owed(const al_chan_t *c) {
   return c->nstreams > 0 || c->config_cb || c->npings > 0;
 }
 
 void
-al__chan_owe(al_chan_t *c)
-{
+al__chan_owe(al_chan_t *c) {
   if (!al__chan_owed(c)) c->rx_at = al__chan_now();
 }
 
 static int
-send_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data)
-{
+send_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data) {
   uint8_t p[8];
   al_put64(p, ++c->token);
   int r = al__chan_ctl(c, 0, AL_F_PING, 0, p, sizeof p);
@@ -165,8 +151,7 @@ send_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *d
 
 /* Checks every deadline that is over. Returns false when the channel failed. */
 static bool
-check_deadlines(al_chan_t *c, uint64_t now)
-{
+check_deadlines(al_chan_t *c, uint64_t now) {
   uint64_t silence = c->opts.silence_ms;
   if (c->state == AL_CHAN_HELLO && now >= c->hello_due) {
     al__chan_fail(c, AL_ECHANNEL_CLOSED, "the guest's agent did not answer within %llu ms", (unsigned long long) c->opts.handshake_ms);
@@ -184,8 +169,7 @@ check_deadlines(al_chan_t *c, uint64_t now)
 }
 
 static void
-on_clock(uv_timer_t *t)
-{
+on_clock(uv_timer_t *t) {
   al_chan_t *c = t->data;
   if (c->state >= AL_CHAN_CLOSING) return;
   uint64_t now = al__chan_now();
@@ -201,8 +185,7 @@ on_clock(uv_timer_t *t)
 }
 
 void
-al__chan_rearm(al_chan_t *c)
-{
+al__chan_rearm(al_chan_t *c) {
   if (c->state >= AL_CHAN_CLOSING) return;
   uint64_t due = UINT64_MAX;
   if (c->state == AL_CHAN_HELLO) due = c->hello_due;
@@ -220,16 +203,14 @@ al__chan_rearm(al_chan_t *c)
 }
 
 void
-al__chan_ready(al_chan_t *c)
-{
+al__chan_ready(al_chan_t *c) {
   c->state = AL_CHAN_READY;
   wipe(c->opts.secret, sizeof c->opts.secret);
   c->cbs.on_ready(c, c->data);
 }
 
 static int
-start(al_chan_t *c)
-{
+start(al_chan_t *c) {
   uint8_t hello[40];
   memcpy(hello, AL_PROTO_MAGIC, 4);
   al_put16(hello + 4, AL_PROTO_VERSION);
@@ -245,8 +226,7 @@ start(al_chan_t *c)
 }
 
 int
-al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *cbs, void *data, al_chan_t **out)
-{
+al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *cbs, void *data, al_chan_t **out) {
   int r = -ENOMEM;
   al_chan_t *c = al_calloc(1, sizeof *c);
   if (!c) return r;
@@ -290,8 +270,7 @@ fail:
 
 int
 al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t flags,
-  void (*cb)(void *data, int status, const al_err_t *err), void *data)
-{
+  void (*cb)(void *data, int status, const al_err_t *err), void *data) {
   if (c->state >= AL_CHAN_CLOSING) return AL_ECHANNEL_CLOSED;
   if (c->state != AL_CHAN_READY || c->configured) return -EINVAL;
   uv_timeval64_t tv = { 0 };
@@ -320,8 +299,7 @@ al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t fl
 }
 
 int
-al_chan_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data)
-{
+al_chan_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data) {
   if (c->state != AL_CHAN_READY) return AL_ECHANNEL_CLOSED;
   if (c->npings - (c->live_ping ? 1u : 0u) >= AL_PINGS_MAX) return -EAGAIN;
   al__chan_owe(c);

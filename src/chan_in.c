@@ -10,14 +10,12 @@
 #define TEXT_MAX 256 /* of a guest's text in our messages */
 
 static void
-violation(al_chan_t *c, const al_frame_t *f, const char *what)
-{
+violation(al_chan_t *c, const al_frame_t *f, const char *what) {
   al__chan_fail(c, AL_EPROTOCOL_VIOLATION, "the guest broke the protocol: %s (%s, stream %u)", what, al_frame_name(f->type), f->stream);
 }
 
 static void
-on_hello_ack(al_chan_t *c, const al_frame_t *f)
-{
+on_hello_ack(al_chan_t *c, const al_frame_t *f) {
   const uint8_t *p = f->payload;
   if (memcmp(p, AL_PROTO_MAGIC, 4) != 0 || f->stream != 0) {
     al__chan_fail(c, AL_EPEER_UNPROVEN, "what answered is not a lane agent");
@@ -41,8 +39,7 @@ on_hello_ack(al_chan_t *c, const al_frame_t *f)
 }
 
 static void
-on_reject(al_chan_t *c, const al_frame_t *f)
-{
+on_reject(al_chan_t *c, const al_frame_t *f) {
   char text[TEXT_MAX];
   al_utf8_printable(text, sizeof text, f->payload + 4, f->len - 4, false);
   if (c->state == AL_CHAN_HELLO) {
@@ -53,8 +50,7 @@ on_reject(al_chan_t *c, const al_frame_t *f)
 }
 
 static void
-on_config_ack(al_chan_t *c, const al_frame_t *f)
-{
+on_config_ack(al_chan_t *c, const al_frame_t *f) {
   if (!c->config_cb || f->stream != 0) {
     violation(c, f, "an answer to a configuration that was not sent");
     return;
@@ -72,8 +68,7 @@ on_config_ack(al_chan_t *c, const al_frame_t *f)
 }
 
 static void
-on_pong(al_chan_t *c, const al_frame_t *f)
-{
+on_pong(al_chan_t *c, const al_frame_t *f) {
   if (c->npings == 0 || f->stream != 0 || c->pings[0].token != al_get64(f->payload)) {
     violation(c, f, "an answer to a ping that was not sent");
     return;
@@ -86,8 +81,7 @@ on_pong(al_chan_t *c, const al_frame_t *f)
 }
 
 static void
-on_ack(al_chan_t *c, const al_frame_t *f)
-{
+on_ack(al_chan_t *c, const al_frame_t *f) {
   uint64_t n = al_get64(f->payload);
   if (f->stream != 0 || n > c->sent || n < c->acked) {
     violation(c, f, "an acknowledgement of what was not sent");
@@ -100,8 +94,7 @@ on_ack(al_chan_t *c, const al_frame_t *f)
 }
 
 static void
-on_data(al_chan_t *c, al_stream_t *s, const al_frame_t *f)
-{
+on_data(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   unsigned sub = f->flags;
   if (sub != AL_SUB_STDOUT && !(sub == AL_SUB_STDERR && s->kind == AL_F_EXEC)) {
     violation(c, f, "data on a sub-stream that a guest does not have");
@@ -117,8 +110,7 @@ on_data(al_chan_t *c, al_stream_t *s, const al_frame_t *f)
 }
 
 static void
-on_end(al_chan_t *c, al_stream_t *s, const al_frame_t *f)
-{
+on_end(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   unsigned sub = f->flags;
   if (sub == AL_SUB_STDIN && s->kind == AL_F_EXEC && s->with_stdin && !s->sub[sub].ended) {
     /* The command has closed its stdin: nothing that waits for it is of use any more. */
@@ -138,8 +130,7 @@ on_end(al_chan_t *c, al_stream_t *s, const al_frame_t *f)
 }
 
 static void
-on_credit(al_chan_t *c, al_stream_t *s, const al_frame_t *f)
-{
+on_credit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   uint32_t n = al_get32(f->payload);
   if (f->flags != AL_SUB_STDIN || !s->with_stdin) {
     violation(c, f, "credit for a sub-stream that the host does not write");
@@ -151,8 +142,7 @@ on_credit(al_chan_t *c, al_stream_t *s, const al_frame_t *f)
 }
 
 static void
-on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f)
-{
+on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   al_exit_t *x = &s->exit;
   uint32_t kind = al_get32(f->payload), value = al_get32(f->payload + 4);
   bool ok = (kind == AL_EXIT_CODE && value <= 255) || (kind == AL_EXIT_SIGNAL && value >= 1 && value <= 64 && s->kind == AL_F_EXEC) ||
@@ -174,8 +164,7 @@ on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f)
 }
 
 static void
-on_reset(al_stream_t *s)
-{
+on_reset(al_stream_t *s) {
   s->exit.kind = -1;
   al_err_set(&s->exit.err, AL_EEXEC_FAILED, "the guest's agent dropped the request");
   s->over = true;
@@ -183,16 +172,14 @@ on_reset(al_stream_t *s)
 }
 
 static void
-on_stream_frame(al_chan_t *c, const al_frame_t *f)
-{
+on_stream_frame(al_chan_t *c, const al_frame_t *f) {
   if (f->stream == 0 || f->stream > c->last_id) {
     violation(c, f, "a stream that was never opened");
     return;
   }
   al_stream_t *s = al__stream_find(c, f->stream);
   if (!s || s->over) return; /* it has ended; this may have crossed our RESET */
-  if (!s->begun) violation(c, f, "a stream that was never opened");
-  else if (f->type == AL_F_DATA) on_data(c, s, f);
+  if (f->type == AL_F_DATA) on_data(c, s, f);
   else if (f->type == AL_F_END) on_end(c, s, f);
   else if (f->type == AL_F_CREDIT) on_credit(c, s, f);
   else if (f->type == AL_F_EXIT) on_exit(c, s, f);
@@ -200,8 +187,7 @@ on_stream_frame(al_chan_t *c, const al_frame_t *f)
 }
 
 static void
-dispatch(al_chan_t *c, const al_frame_t *f)
-{
+dispatch(al_chan_t *c, const al_frame_t *f) {
   if (c->state == AL_CHAN_HELLO && f->type != AL_F_HELLO_ACK && f->type != AL_F_REJECT) {
     al__chan_fail(c, AL_EPEER_UNPROVEN, "what answered did not prove that it is the lane's agent");
     return;
@@ -226,8 +212,7 @@ dispatch(al_chan_t *c, const al_frame_t *f)
 
 /* Parses what is in rbuf. Receivers run inside; they may close the channel, which ends the loop. */
 static void
-parse(al_chan_t *c)
-{
+parse(al_chan_t *c) {
   size_t at = 0;
   while (c->state < AL_CHAN_CLOSING) {
     al_frame_t f;
@@ -248,16 +233,14 @@ parse(al_chan_t *c)
 }
 
 void
-al__chan_alloc_cb(uv_handle_t *in, size_t hint, uv_buf_t *buf)
-{
+al__chan_alloc_cb(uv_handle_t *in, size_t hint, uv_buf_t *buf) {
   al_chan_t *c = in->data;
   (void) hint;
   *buf = uv_buf_init((char *) c->rbuf + c->rlen, (unsigned) (AL_READ_MAX - c->rlen));
 }
 
 void
-al__chan_read_cb(uv_stream_t *in, ssize_t n, const uv_buf_t *buf)
-{
+al__chan_read_cb(uv_stream_t *in, ssize_t n, const uv_buf_t *buf) {
   al_chan_t *c = in->data;
   (void) buf;
   if (n == 0) return;

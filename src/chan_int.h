@@ -18,7 +18,7 @@
  * requests and stdin, one chunk per stream and round. Credits and signals are kept as numbers and bits until they are
  * written, so that a guest which does not read cannot make us queue them.
  *
- * A stream id that was never given out is fatal; an id at or below last_id that is not in the table has ended, and its frames
+ * A stream id is given out when the open request begins to go out. One that never was is fatal; an id at or below last_id that is not in the table has ended, and its frames
  * are dropped, since they may have crossed our RESET. */
 
 #define AL_CHUNK_MAX 16384u       /* payload bytes of one stream per round */
@@ -97,7 +97,7 @@ typedef struct al_sub_s {
 
 struct al_stream_s {
   al_chan_t *c;
-  uint32_t id;
+  uint32_t id;                      /* 0 until the open request begins to go out */
   uint8_t kind;                     /* AL_F_EXEC or AL_F_READ */
   bool with_stdin, begun, opened;   /* first, last frame of the open request was written */
   bool end_wanted, end_sent, deaf;  /* deaf: the guest has closed stdin */

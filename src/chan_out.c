@@ -5,8 +5,7 @@
 #include <string.h>
 
 int
-al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, uint32_t n)
-{
+al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, uint32_t n) {
   uint8_t header[AL_FRAME_HEADER];
   if (c->ctl.len + sizeof header + n > AL_CTL_MAX) return -ENOBUFS;
   al_frame_header(header, stream, type, flags, n);
@@ -19,37 +18,32 @@ al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const v
 }
 
 static int64_t
-pace_left(const al_chan_t *c)
-{
+pace_left(const al_chan_t *c) {
   return (int64_t) AL_PACING_MAX - (int64_t) (c->sent - c->acked);
 }
 
 static int64_t
-buffer_left(const al_chan_t *c)
-{
+buffer_left(const al_chan_t *c) {
   return (int64_t) (AL_WRITE_MAX - c->w->len);
 }
 
 /* Payload bytes that one more frame may have now; negative when not even a header fits. */
 static int64_t
-space(const al_chan_t *c)
-{
+space(const al_chan_t *c) {
   int64_t pace = pace_left(c), buffer = buffer_left(c);
   return (pace < buffer ? pace : buffer) - AL_FRAME_HEADER;
 }
 
 /* Something has to wait; remembers it when it waits for the guest's acknowledgement and not for our own buffer. */
 static bool
-wait_for_room(al_chan_t *c)
-{
+wait_for_room(al_chan_t *c) {
   if (pace_left(c) < buffer_left(c)) c->blocked = true;
   return false;
 }
 
 /* The caller has checked the space; an ACK needs room in the buffer only. */
 static void
-put(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, size_t n)
-{
+put(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, size_t n) {
   al_write_t *w = c->w;
   al_frame_header(w->bytes + w->len, stream, type, flags, (uint32_t) n);
   if (n > 0) memcpy(w->bytes + w->len + AL_FRAME_HEADER, p, n);
@@ -58,16 +52,14 @@ put(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, s
 }
 
 static bool
-try_put(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, size_t n)
-{
+try_put(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, size_t n) {
   if (space(c) < (int64_t) n) return wait_for_room(c);
   put(c, stream, type, flags, p, n);
   return true;
 }
 
 static bool
-fill_ctl(al_chan_t *c)
-{
+fill_ctl(al_chan_t *c) {
   size_t at = 0;
   while (at < c->ctl.len) {
     const uint8_t *h = c->ctl.data + at;
@@ -80,8 +72,7 @@ fill_ctl(al_chan_t *c)
 }
 
 static bool
-fill_signals(al_chan_t *c, al_stream_t *s)
-{
+fill_signals(al_chan_t *c, al_stream_t *s) {
   for (uint8_t scope = AL_SIGNAL_GROUP; scope <= AL_SIGNAL_TREE; scope++) {
     while (s->signals[scope]) {
       uint8_t p[4];
@@ -96,8 +87,7 @@ fill_signals(al_chan_t *c, al_stream_t *s)
 
 /* The small frames of one stream. They wait until its open request is out. */
 static bool
-fill_small(al_chan_t *c, al_stream_t *s)
-{
+fill_small(al_chan_t *c, al_stream_t *s) {
   if (s->over || !s->opened) return true;
   for (uint8_t i = AL_SUB_STDOUT; i < AL_SUBS; i++) {
     al_sub_t *sub = &s->sub[i];
@@ -120,8 +110,7 @@ fill_small(al_chan_t *c, al_stream_t *s)
 }
 
 static void
-took_stdin(al_stream_t *s, size_t n)
-{
+took_stdin(al_stream_t *s, size_t n) {
   s->room -= (uint32_t) n;
   s->q_off += n;
   size_t left = s->q.len - s->q_off;
@@ -139,8 +128,7 @@ took_stdin(al_stream_t *s, size_t n)
 
 /* One chunk of one stream: of its open request, else of its stdin, else END. Returns true when something was put. */
 static bool
-fill_chunk(al_chan_t *c, al_stream_t *s)
-{
+fill_chunk(al_chan_t *c, al_stream_t *s) {
   if (s->over) return false;
   size_t want, left;
   if (!s->opened) want = left = s->open.len - s->open_off;
@@ -149,10 +137,13 @@ fill_chunk(al_chan_t *c, al_stream_t *s)
   if (want > AL_CHUNK_MAX) want = AL_CHUNK_MAX;
   if (want > 0) {
     int64_t room = space(c);
-    if (room < (int64_t) want && room < 1024) return wait_for_room(c); /* crumbs would cost more than they bring */
+    /* A READ request is one frame; and crumbs would cost more than they bring. */
+    if (room < (int64_t) want && (room < 1024 || s->kind == AL_F_READ)) return wait_for_room(c);
     if (room < (int64_t) want) want = (size_t) room;
   }
   if (!s->opened) {
+    /* The guest wants the numbers in rising order, so a stream gets its own when its first frame is written. */
+    if (!s->begun) s->id = ++c->last_id;
     put(c, s->id, s->kind, want < left ? AL_FLAG_MORE : 0, s->open.data + s->open_off, want);
     s->begun = true;
     s->open_off += want;
@@ -171,8 +162,7 @@ fill_chunk(al_chan_t *c, al_stream_t *s)
 }
 
 static void
-fill(al_chan_t *c)
-{
+fill(al_chan_t *c) {
   c->blocked = false;
   if (c->state == AL_CHAN_READY && c->received - c->ack_sent >= AL_ACK_EVERY) {
     uint8_t p[8];
@@ -193,8 +183,7 @@ fill(al_chan_t *c)
 
 /* Callbacks, so after the filling: a receiver may write, reset or close. */
 static void
-tell_drained(al_chan_t *c)
-{
+tell_drained(al_chan_t *c) {
   for (unsigned i = 0; c->state == AL_CHAN_READY && i < c->nstreams; i++) {
     al_stream_t *s = c->streams[i];
     if (!s->drain_due) continue;
@@ -204,8 +193,7 @@ tell_drained(al_chan_t *c)
 }
 
 static void
-on_written(uv_write_t *req, int status)
-{
+on_written(uv_write_t *req, int status) {
   al_write_t *w = req->data;
   al_chan_t *c = w->c;
   w->in_flight = false;
@@ -220,8 +208,7 @@ on_written(uv_write_t *req, int status)
 }
 
 void
-al__chan_flush(al_chan_t *c)
-{
+al__chan_flush(al_chan_t *c) {
   if (c->state >= AL_CHAN_CLOSING) return;
   if (!c->w->in_flight) {
     fill(c);

@@ -6,8 +6,7 @@
 #include <string.h>
 
 al_stream_t *
-al__stream_find(al_chan_t *c, uint32_t id)
-{
+al__stream_find(al_chan_t *c, uint32_t id) {
   for (unsigned i = 0; i < c->nstreams; i++) {
     if (c->streams[i]->id == id) return c->streams[i];
   }
@@ -15,8 +14,7 @@ al__stream_find(al_chan_t *c, uint32_t id)
 }
 
 void
-al__stream_finish(al_stream_t *s)
-{
+al__stream_finish(al_stream_t *s) {
   al_chan_t *c = s->c;
   unsigned i = 0;
   while (i < c->nstreams && c->streams[i] != s) i++;
@@ -32,8 +30,7 @@ al__stream_finish(al_stream_t *s)
 }
 
 int
-al__tlv_append(al_buf_t *b, uint16_t tag, const void *p, size_t n)
-{
+al__tlv_append(al_buf_t *b, uint16_t tag, const void *p, size_t n) {
   uint8_t h[6];
   if (n > AL_OPEN_MAX) return -ENOBUFS;
   al_put16(h, tag);
@@ -43,21 +40,19 @@ al__tlv_append(al_buf_t *b, uint16_t tag, const void *p, size_t n)
 }
 
 static int
-append_text(al_buf_t *b, uint16_t tag, const char *text)
-{
+append_text(al_buf_t *b, uint16_t tag, const char *text) {
   return al__tlv_append(b, tag, text, strlen(text));
 }
 
 /* Room for one more stream? The request itself is built by the caller into s->open. */
 static int
-new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err)
-{
+new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err) {
   if (c->state != AL_CHAN_READY) {
     if (c->why.code) return al_err_set(err, AL_ECHANNEL_CLOSED, "%s", c->why.msg);
     return al_err_set(err, AL_ECHANNEL_CLOSED, "the channel to the guest is not open");
   }
   if (c->nstreams >= AL_STREAMS_MAX) return al_err_set(err, -EMFILE, "%d commands and transfers are running in the lane at once", AL_STREAMS_MAX);
-  if (c->last_id >= AL_STREAM_FROM_GUEST - 1) return al_err_set(err, -EMFILE, "the channel has used up its stream numbers");
+  if (c->last_id >= AL_STREAM_FROM_GUEST - 1 - AL_STREAMS_MAX) return al_err_set(err, -EMFILE, "the channel has used up its stream numbers");
   al_stream_t *s = al_calloc(1, sizeof *s);
   if (!s) return al_err_set(err, -ENOMEM, "out of memory");
   s->c = c;
@@ -73,16 +68,14 @@ new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, a
 }
 
 static int
-add_stream(al_chan_t *c, al_stream_t *s, int r, al_stream_t **out, al_err_t *err)
-{
+add_stream(al_chan_t *c, al_stream_t *s, int r, al_stream_t **out, al_err_t *err) {
   if (r < 0) {
     al_buf_deinit(&s->open);
     al_free(s);
-    if (r == -ENOBUFS) return al_err_set(err, -E2BIG, "the command and its environment are longer than %u bytes", AL_OPEN_MAX);
+    if (r == -ENOBUFS) return al_err_set(err, -E2BIG, "the request (command and environment, or path) is too long: at most %u bytes", AL_OPEN_MAX);
     return al_err_set(err, r, "out of memory");
   }
   al__chan_owe(c);
-  s->id = ++c->last_id;
   c->streams[c->nstreams++] = s;
   al__chan_rearm(c);
   al__chan_turn(c);
@@ -91,8 +84,7 @@ add_stream(al_chan_t *c, al_stream_t *s, int r, al_stream_t **out, al_err_t *err
 }
 
 static int
-build_exec(al_buf_t *b, const al_exec_req_t *req)
-{
+build_exec(al_buf_t *b, const al_exec_req_t *req) {
   uint8_t p[4];
   int r = append_text(b, AL_TLV_USER, req->user ? req->user : "agent");
   if (r == 0 && req->cwd) r = append_text(b, AL_TLV_CWD, req->cwd);
@@ -107,8 +99,7 @@ build_exec(al_buf_t *b, const al_exec_req_t *req)
 }
 
 int
-al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err)
-{
+al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err) {
   if (!req->argv || !req->argv[0]) return al_err_set(err, -EINVAL, "no command given");
   al_stream_t *s;
   int r = new_stream(c, AL_F_EXEC, cbs, data, &s, err);
@@ -118,19 +109,18 @@ al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cb
 }
 
 int
-al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err)
-{
+al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err) {
   al_stream_t *s;
   int r = new_stream(c, AL_F_READ, cbs, data, &s, err);
   if (r < 0) return r;
   r = append_text(&s->open, AL_TLV_PATH, path);
   if (r == 0) r = append_text(&s->open, AL_TLV_USER, user ? user : "agent");
+  if (r == 0 && s->open.len > AL_CHUNK_MAX) r = -ENOBUFS; /* it must fit into one frame */
   return add_stream(c, s, r, out, err);
 }
 
 int64_t
-al_stream_write(al_stream_t *s, const void *p, size_t n)
-{
+al_stream_write(al_stream_t *s, const void *p, size_t n) {
   if (s->over || s->deaf || s->end_wanted || !s->with_stdin) return 0;
   size_t queued = s->q.len - s->q_off;
   if (n > AL_STDIN_QUEUE_MAX - queued) return -ENOBUFS;
@@ -145,16 +135,14 @@ al_stream_write(al_stream_t *s, const void *p, size_t n)
 }
 
 void
-al_stream_end(al_stream_t *s)
-{
+al_stream_end(al_stream_t *s) {
   if (s->over || s->end_wanted || !s->with_stdin) return;
   s->end_wanted = true;
   al__chan_turn(s->c);
 }
 
 void
-al_stream_consumed(al_stream_t *s, int sub, size_t n)
-{
+al_stream_consumed(al_stream_t *s, int sub, size_t n) {
   if (s->over) return;
   AL_ASSERT(sub >= 0 && sub < AL_SUBS && n <= s->sub[sub].held);
   s->sub[sub].held -= (uint32_t) n;
@@ -163,16 +151,14 @@ al_stream_consumed(al_stream_t *s, int sub, size_t n)
 }
 
 void
-al_stream_signal(al_stream_t *s, int signo, bool tree)
-{
+al_stream_signal(al_stream_t *s, int signo, bool tree) {
   if (s->over || signo < 1 || signo > 64 || s->kind != AL_F_EXEC) return;
   s->signals[tree ? AL_SIGNAL_TREE : AL_SIGNAL_GROUP] |= UINT64_C(1) << (signo - 1);
   al__chan_turn(s->c);
 }
 
 void
-al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols)
-{
+al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols) {
   if (s->over || s->kind != AL_F_EXEC) return;
   s->rows = rows;
   s->cols = cols;
@@ -181,8 +167,7 @@ al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols)
 }
 
 void
-al_stream_reset(al_stream_t *s, const al_err_t *why)
-{
+al_stream_reset(al_stream_t *s, const al_err_t *why) {
   if (s->over) return;
   s->over = true;
   s->exit.kind = -1;

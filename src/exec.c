@@ -36,8 +36,7 @@ struct al_exec_s {
 };
 
 static void
-deinit(al_exec_t *e)
-{
+deinit(al_exec_t *e) {
   al_buf_deinit(&e->input);
   al_buf_deinit(&e->out);
   al_buf_deinit(&e->errs);
@@ -49,8 +48,7 @@ deinit(al_exec_t *e)
 }
 
 static int
-collect(al_buf_t *b, const al_tail_t *t, char **out, size_t *len, uint64_t *dropped)
-{
+collect(al_buf_t *b, const al_tail_t *t, char **out, size_t *len, uint64_t *dropped) {
   if (t) {
     *out = al_tail_copy(t, len);
     *dropped = t->dropped;
@@ -66,8 +64,7 @@ collect(al_buf_t *b, const al_tail_t *t, char **out, size_t *len, uint64_t *drop
 }
 
 static void
-on_handle_closed(uv_handle_t *h)
-{
+on_handle_closed(uv_handle_t *h) {
   al_exec_t *e = h->data;
   al_exec_result_t *r = &e->result;
   if (!e->err.code && (collect(&e->out, e->lines ? &e->out_tail : NULL, &r->out, &r->out_len, &r->out_dropped) < 0 ||
@@ -84,8 +81,7 @@ on_handle_closed(uv_handle_t *h)
 /* A good result waits until everything that was handed on has been taken, so that nothing of this command can come after
  * its result. An error does not wait: whoever gets it has given up on the output. */
 static void
-settle(al_exec_t *e)
-{
+settle(al_exec_t *e) {
   if (!e->ended || e->settling) return;
   if (!e->err.code && (e->taken[AL_SUB_STDOUT].handed > 0 || e->taken[AL_SUB_STDERR].handed > 0)) return;
   e->settling = true;
@@ -93,8 +89,7 @@ settle(al_exec_t *e)
 }
 
 static void
-give_up(al_exec_t *e, int code, const char *what)
-{
+give_up(al_exec_t *e, int code, const char *what) {
   if (!e->s) return;
   al_err_t why = { 0 };
   if (code == AL_EOUTPUT_LIMIT) al_err_set(&why, code, "the command wrote more than %zu bytes to %s and was stopped", e->max, what);
@@ -103,8 +98,7 @@ give_up(al_exec_t *e, int code, const char *what)
 }
 
 static int
-on_line(void *data, const uint8_t *line, size_t len, bool cut)
-{
+on_line(void *data, const uint8_t *line, size_t len, bool cut) {
   al_exec_t *e = data;
   (void) cut; /* a piece of an overlong line is a line for the receiver */
   int r = al_buf_append(&e->batch, line, len);
@@ -118,8 +112,7 @@ on_line(void *data, const uint8_t *line, size_t len, bool cut)
 /* Gives credit back. The bytes handed on and the bytes of the stream differ (line ends, unfinished lines), so the rule is:
  * never is more of the stream's credit withheld than the receiver still holds. */
 static void
-give_credit(al_exec_t *e, int sub)
-{
+give_credit(al_exec_t *e, int sub) {
   al_taken_t *t = &e->taken[sub];
   if (t->owed <= t->handed) return;
   size_t n = t->owed - t->handed;
@@ -128,8 +121,7 @@ give_credit(al_exec_t *e, int sub)
 }
 
 static void
-hand_batch(al_exec_t *e)
-{
+hand_batch(al_exec_t *e) {
   if (e->batch.len == 0) return;
   size_t n = e->batch.len;
   if (e->cbs.on_lines) {
@@ -141,8 +133,7 @@ hand_batch(al_exec_t *e)
 }
 
 static void
-on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n)
-{
+on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
   al_exec_t *e = data;
   const char *what = sub == AL_SUB_STDOUT ? "stdout" : "stderr";
   e->taken[sub].owed += n;
@@ -165,8 +156,7 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n)
 }
 
 static int
-finish_lines(al_exec_t *e)
-{
+finish_lines(al_exec_t *e) {
   if (!e->lines) return 0;
   int r = al_lines_finish(&e->split, on_line, e);
   if (r == 0) hand_batch(e);
@@ -174,8 +164,7 @@ finish_lines(al_exec_t *e)
 }
 
 static void
-on_end(al_stream_t *s, void *data, int sub)
-{
+on_end(al_stream_t *s, void *data, int sub) {
   al_exec_t *e = data;
   (void) s;
   if (sub == AL_SUB_STDOUT && finish_lines(e) < 0) give_up(e, AL_ENO_MEMORY, "stdout");
@@ -183,8 +172,7 @@ on_end(al_stream_t *s, void *data, int sub)
 
 /* Moves stdin from `input` into the stream as long as that has room. */
 static void
-pump(al_exec_t *e)
-{
+pump(al_exec_t *e) {
   while (e->s && e->input_off < e->input.len) {
     size_t n = e->input.len - e->input_off;
     if (n > INPUT_CHUNK) n = INPUT_CHUNK;
@@ -203,8 +191,7 @@ pump(al_exec_t *e)
 }
 
 static void
-on_drain(al_stream_t *s, void *data)
-{
+on_drain(al_stream_t *s, void *data) {
   al_exec_t *e = data;
   (void) s;
   pump(e);
@@ -215,8 +202,7 @@ on_drain(al_stream_t *s, void *data)
 }
 
 static void
-on_exit(al_stream_t *s, void *data, const al_exit_t *x)
-{
+on_exit(al_stream_t *s, void *data, const al_exit_t *x) {
   al_exec_t *e = data;
   (void) s;
   bool good = x->kind == AL_EXIT_CODE || x->kind == AL_EXIT_SIGNAL;
@@ -231,8 +217,7 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *x)
 }
 
 int
-al_exec_start(al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err)
-{
+al_exec_start(al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err) {
   static const al_stream_cbs_t stream_cbs = { .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_exit = on_exit };
   al_exec_t *e = al_calloc(1, sizeof *e);
   if (!e) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
@@ -264,8 +249,7 @@ al_exec_start(al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs
 }
 
 void
-al_exec_taken(al_exec_t *e, int sub, size_t n)
-{
+al_exec_taken(al_exec_t *e, int sub, size_t n) {
   if (sub != AL_SUB_STDOUT && sub != AL_SUB_STDERR) return;
   al_taken_t *t = &e->taken[sub];
   t->handed -= n < t->handed ? n : t->handed;
@@ -274,8 +258,7 @@ al_exec_taken(al_exec_t *e, int sub, size_t n)
 }
 
 int64_t
-al_exec_write(al_exec_t *e, const void *p, size_t n)
-{
+al_exec_write(al_exec_t *e, const void *p, size_t n) {
   if (!e->s || !e->input_open) return 0;
   int64_t queued = 0;
   if (e->input.len > 0) { /* what was given at the start goes first */
@@ -290,21 +273,18 @@ al_exec_write(al_exec_t *e, const void *p, size_t n)
 }
 
 void
-al_exec_end(al_exec_t *e)
-{
+al_exec_end(al_exec_t *e) {
   e->input_open = false;
   if (e->s && e->input.len == 0) al_stream_end(e->s);
 }
 
 void
-al_exec_signal(al_exec_t *e, int signo, bool tree)
-{
+al_exec_signal(al_exec_t *e, int signo, bool tree) {
   if (e->s) al_stream_signal(e->s, signo, tree);
 }
 
 void
-al_exec_cancel(al_exec_t *e, const al_err_t *why)
-{
+al_exec_cancel(al_exec_t *e, const al_err_t *why) {
   if (e->s) {
     al_stream_reset(e->s, why);
   } else if (!e->settling) { /* it has ended and waits for its lines to be taken */
