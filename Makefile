@@ -24,7 +24,7 @@ CORE_SRC := $(filter-out $(wildcard src/platform_$(OTHER)*.c),$(wildcard src/*.c
 CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(wildcard test/c/test_*.c))
 AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c
-WARDEN_SRC := $(wildcard src/warden/*.c)
+WARDEN_SRC := $(filter-out src/warden/%_$(OTHER).c,$(wildcard src/warden/*.c))
 
 all: $(B)/libal_core.a $(TESTS)
 
