@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registry: admission in order, compare-and-set of states, closing, and rows that survive reopening. */
+#include "al_test.h"
+#include "lane.h"
+#include "mem.h"
+#include "registry.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct fixture_s {
+  uv_loop_t loop;
+  char dir[64], path[128];
+  al_registry_t r;
+  int status;
+  al_err_t err;
+  bool called;
+  al_lane_row_t rows[16];
+  size_t count;
+} fixture_t;
+
+static void
+answered(void *data, int status, const al_err_t *err) {
+  fixture_t *f = data;
+  f->status = status;
+  f->err = *err;
+  f->called = true;
+}
+
+static void
+listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count) {
+  fixture_t *f = data;
+  answered(data, status, err);
+  f->count = count < 16 ? count : 16;
+  for (size_t i = 0; i < f->count; i++) f->rows[i] = rows[i];
+}
+
+static void
+run(fixture_t *f) {
+  uint64_t end = al_plat_mono_ms() + 20000;
+  while (!f->called) {
+    assert_true(al_plat_mono_ms() < end);
+    uv_run(&f->loop, UV_RUN_NOWAIT);
+    usleep(500);
+  }
+  f->called = false;
+}
+
+static void
+reopen(fixture_t *f) {
+  al_err_t err = { 0 };
+  if (al_registry_open(&f->loop, f->path, &f->r, &err)) fail_msg("%s", err.msg);
+}
+
+static void
+closed(void *data) {
+  ((fixture_t *) data)->called = true;
+}
+
+static void
+shut(fixture_t *f) {
+  al_registry_close(&f->r, closed, f);
+  run(f);
+}
+
+static int
+setup(void **state) {
+  fixture_t *f = calloc(1, sizeof *f);
+  snprintf(f->dir, sizeof f->dir, "/tmp/al-registry-XXXXXX");
+  if (!mkdtemp(f->dir) || uv_loop_init(&f->loop)) return -1;
+  snprintf(f->path, sizeof f->path, "%s/registry.db", f->dir);
+  reopen(f);
+  *state = f;
+  return 0;
+}
+
+static int
+teardown(void **state) {
+  fixture_t *f = *state;
+  shut(f);
+  uv_run(&f->loop, UV_RUN_DEFAULT);
+  int rc = uv_loop_close(&f->loop);
+  static const char *const files[] = { "registry.db", "registry.db-wal", "registry.db-shm" };
+  char path[256];
+  for (size_t i = 0; i < 3; i++) {
+    snprintf(path, sizeof path, "%s/%s", f->dir, files[i]);
+    unlink(path);
+  }
+  rmdir(f->dir);
+  free(f);
+  return rc;
+}
+
+static al_lane_row_t
+a_row(char last) {
+  al_lane_row_t row;
+  memset(&row, 0, sizeof row);
+  snprintf(row.name, sizeof row.name, "agent-lane-00000000-0000000%c", last);
+  assert_int_equal(al_plat_ident(getpid(), &row.owner), 0);
+  snprintf(row.owner_env, sizeof row.owner_env, "00");
+  row.created_s = 1000;
+  row.expires_s = 4600;
+  row.expires_boot_ms = 1ll << 40;
+  row.cpus = 4;
+  row.memory_mib = 8192;
+  row.disk_gib = 30;
+  snprintf(row.image, sizeof row.image, "base-0123456789ab");
+  snprintf(row.network, sizeof row.network, "none");
+  snprintf(row.accel, sizeof row.accel, "tcg");
+  return row;
+}
+
+static int
+admit(fixture_t *f, al_lane_row_t *row, int max, int64_t *ticket, char holders[256]) {
+  al_registry_admit(&f->r, row, max, ticket, holders, 256, answered, f);
+  run(f);
+  return f->status;
+}
+
+static int
+move(fixture_t *f, int64_t id, int from, int to) {
+  al_registry_move(&f->r, id, from, to, "because", answered, f);
+  run(f);
+  return f->status;
+}
+
+static int
+claim(fixture_t *f, int64_t id) {
+  al_registry_claim_close(&f->r, id, "to be closed", answered, f);
+  run(f);
+  return f->status;
+}
+
+static void
+test_registry_row_survives_reopening_unchanged(void **state) {
+  fixture_t *f = *state;
+  al_lane_row_t row = a_row('a');
+  int64_t ticket = 0;
+  char holders[256];
+  assert_int_equal(admit(f, &row, 1, &ticket, holders), 0);
+  assert_true(row.id > 0);
+  shut(f);
+  reopen(f);
+  al_registry_list(&f->r, false, listed, f);
+  run(f);
+  assert_int_equal(f->count, 1);
+  const al_lane_row_t *got = &f->rows[0];
+  assert_int_equal(got->id, row.id);
+  assert_string_equal(got->name, row.name);
+  assert_int_equal(got->state, AL_LANE_REGISTERED);
+  assert_int_equal(got->owner.pid, row.owner.pid);
+  assert_true(got->owner.start == row.owner.start);
+  assert_string_equal(got->owner.boot, row.owner.boot);
+  assert_string_equal(got->owner.exe, row.owner.exe);
+  assert_true(got->expires_boot_ms == row.expires_boot_ms);
+  assert_int_equal(got->memory_mib, 8192);
+  assert_string_equal(got->image, row.image);
+  assert_string_equal(got->network, "none");
+  struct stat st;
+  assert_int_equal(stat(f->path, &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0600);
+}
+
+static void
+test_registry_admission_keeps_limit_and_order(void **state) {
+  fixture_t *f = *state;
+  al_lane_row_t a = a_row('a'), b = a_row('b'), c = a_row('c');
+  int64_t ta = 0, tb = 0, tc = 0;
+  char holders[256];
+  assert_int_equal(admit(f, &a, 1, &ta, holders), 0);
+  assert_int_equal(admit(f, &b, 1, &tb, holders), 1);
+  assert_non_null(strstr(holders, a.name));
+  assert_int_equal(admit(f, &c, 1, &tc, holders), 1);
+  /* One place becomes free: the younger waiter does not overtake, not even with a larger number of its own. */
+  assert_int_equal(claim(f, a.id), 0);
+  assert_int_equal(move(f, a.id, AL_LANE_CLOSING, AL_LANE_CLOSED), 0);
+  assert_int_equal(admit(f, &c, 8, &tc, holders), 1);
+  assert_int_equal(admit(f, &b, 1, &tb, holders), 0);
+  assert_int_equal(admit(f, &c, 2, &tc, holders), 0);
+  al_registry_list(&f->r, false, listed, f);
+  run(f);
+  assert_int_equal(f->count, 2);
+}
+
+static void
+test_registry_waiter_that_leaves_or_dies_frees_its_turn(void **state) {
+  fixture_t *f = *state;
+  al_lane_row_t a = a_row('a'), gone = a_row('b'), left = a_row('c'), d = a_row('d');
+  int64_t ta = 0, tg = 0, tl = 0, td = 0;
+  char holders[256];
+  pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  assert_int_equal(al_plat_ident(child, &gone.owner), 0);
+  assert_int_equal(admit(f, &a, 1, &ta, holders), 0);
+  assert_int_equal(admit(f, &gone, 1, &tg, holders), 1);
+  assert_int_equal(admit(f, &left, 1, &tl, holders), 1);
+  assert_int_equal(admit(f, &d, 1, &td, holders), 1);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  al_registry_leave(&f->r, tl);
+  assert_int_equal(admit(f, &d, 2, &td, holders), 0);
+}
+
+static void
+test_registry_move_is_compare_and_set(void **state) {
+  fixture_t *f = *state;
+  al_lane_row_t row = a_row('a');
+  int64_t ticket = 0;
+  char holders[256];
+  assert_int_equal(admit(f, &row, 1, &ticket, holders), 0);
+  assert_int_equal(move(f, row.id, AL_LANE_REGISTERED, AL_LANE_CREATING), 0);
+  assert_int_equal(move(f, row.id, AL_LANE_REGISTERED, AL_LANE_CREATING), AL_EINTERNAL);
+  assert_non_null(strstr(f->err.msg, "creating"));
+  assert_int_equal(move(f, row.id + 1, AL_LANE_REGISTERED, AL_LANE_CREATING), AL_ENO_SUCH_LANE);
+  assert_int_equal(claim(f, row.id), 0);
+  assert_int_equal(claim(f, row.id), 0);
+  assert_int_equal(move(f, row.id, AL_LANE_CLOSING, AL_LANE_STUCK), 0);
+  assert_int_equal(claim(f, row.id), 0);
+  assert_int_equal(move(f, row.id, AL_LANE_CLOSING, AL_LANE_CLOSED), 0);
+  assert_int_equal(claim(f, row.id), AL_ELANE_CLOSED);
+  al_registry_list(&f->r, false, listed, f);
+  run(f);
+  assert_int_equal(f->count, 0);
+  al_registry_list(&f->r, true, listed, f);
+  run(f);
+  assert_int_equal(f->count, 1);
+  assert_string_equal(f->rows[0].reason, "because");
+}
+
+static void
+test_registry_damaged_file_is_refused_and_kept(void **state) {
+  fixture_t *f = *state;
+  char path[256], back[64] = { 0 };
+  snprintf(path, sizeof path, "%s/registry.db", f->dir);
+  shut(f);
+  FILE *file = fopen(path, "w");
+  fputs("this is not a database, but it may be somebody's data", file);
+  fclose(file);
+  al_registry_t other;
+  al_err_t err = { 0 };
+  assert_int_equal(al_registry_open(&f->loop, path, &other, &err), AL_EREGISTRY_DAMAGED);
+  assert_non_null(strstr(err.msg, path));
+  file = fopen(path, "r");
+  assert_non_null(fgets(back, sizeof back, file));
+  fclose(file);
+  assert_string_equal(back, "this is not a database, but it may be somebody's data");
+  uv_run(&f->loop, UV_RUN_DEFAULT);
+  unlink(path);
+  reopen(f);
+}
+
+int
+main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(test_registry_row_survives_reopening_unchanged, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_registry_admission_keeps_limit_and_order, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_registry_waiter_that_leaves_or_dies_frees_its_turn, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_registry_move_is_compare_and_set, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_registry_damaged_file_is_refused_and_kept, setup, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
