@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// First bad input: each gives an error with a code and a cure, and leaves nothing.
+import assert from "node:assert/strict";
+import {
+  chmodSync, closeSync, copyFileSync, linkSync, mkdtempSync, openSync, readdirSync, readFileSync, readSync, rmSync, statSync, writeFileSync, writeSync,
+} from "node:fs";
+import { join } from "node:path";
+import { after, describe, it } from "node:test";
+import { agentLane, fails, openLane, scratch, sh, startOwner } from "./lib/lanes.mjs";
+import { isEmpty, leftovers, nothingLeft } from "./lib/world.mjs";
+
+const imageDir = process.env.E2E_IMAGE_DIR;
+
+/** A home of our own with a short path: Lima's socket names must fit. */
+const homes = [];
+function freshHome() {
+  const home = mkdtempSync("/tmp/alh-");
+  homes.push(home);
+  return home;
+}
+after(() => homes.forEach((home) => rmSync(home, { recursive: true, force: true })));
+
+/** A program in limactl's place that only answers --version. */
+function fakeLimactl(version) {
+  const file = join(scratch("fake-limactl"), "limactl");
+  writeFileSync(file, `#!/bin/sh\necho '${version}'\n`);
+  chmodSync(file, 0o755);
+  return file;
+}
+
+function flipByte(file) {
+  chmodSync(file, 0o600);
+  const fd = openSync(file, "r+"), byte = Buffer.alloc(1), at = statSync(file).size >> 1;
+  readSync(fd, byte, 0, 1, at);
+  byte[0] ^= 1;
+  writeSync(fd, byte, 0, 1, at);
+  closeSync(fd);
+}
+
+/** The image with another init, which never answers. Big files are linked, not copied. */
+function muteImage() {
+  const dir = scratch("mute-image");
+  const manifest = JSON.parse(readFileSync(join(imageDir, "manifest.json"), "utf8"));
+  for (const { name } of manifest.files) {
+    try { linkSync(join(imageDir, name), join(dir, name)); } catch { copyFileSync(join(imageDir, name), join(dir, name)); }
+  }
+  manifest.name = "mute";
+  manifest.boot.qemu.cmdline = manifest.boot.qemu.cmdline.replace(/init=\S+/, "init=/no/such/init");
+  writeFileSync(join(dir, "manifest.json"), JSON.stringify(manifest));
+  return dir;
+}
+
+describe("options", () => {
+  it("an unknown option is refused and the near one suggested", async () => {
+    const error = await fails("UNKNOWN_OPTION", () => openLane({ memoryGib: 2 }));
+    assert.match(`${error.message} ${error.cure}`, /memoryGiB/);
+  });
+
+  it("values out of bounds or of the wrong type are refused by name", async () => {
+    const cases = {
+      cpus: [0, 65, 1.5, "2", NaN], memoryGiB: [0.5, 257, Infinity], diskGiB: [0, 2049], timeoutMinutes: [0, 1441], startTimeoutSeconds: [4, 601],
+      syncInTimeoutSeconds: [9, 3601], maxCopyOutBytes: [0, 4 * 2 ** 30 + 1], maxConcurrentVms: [0, 33], worktreePath: ["relative", "/a/../b", "/a/"],
+      guestSudo: ["yes"], network: ["closed"], accelerator: ["kvm"], env: [{ "A B": "1" }, { A: 1 }, { A: "x\0y" }], limactlPath: ["limactl"], onEvent: ["f"],
+    };
+    for (const [name, values] of Object.entries(cases))
+      for (const value of values) {
+        const error = await fails("BAD_OPTION", () => openLane({ [name]: value }));
+        assert.ok(error.message.includes(name), `${name}=${String(value)}: ${error.message}`);
+      }
+  });
+
+  it("a disk smaller than the image, an unsafe home and a home too long are refused", async () => {
+    await fails("BAD_OPTION", () => openLane({ diskGiB: 1 }));
+    const open = freshHome();
+    chmodSync(open, 0o777);
+    await fails("HOME_UNSAFE", () => openLane({ home: open }));
+    const long = join(freshHome(), "x".repeat(80));
+    await fails("HOME_TOO_LONG", () => openLane({ home: long }));
+  });
+});
+
+describe("host", { concurrency: false, timeout: 600_000 }, () => {
+  it("no limactl", async () => {
+    await fails("LIMA_MISSING", () => openLane({ limactlPath: "/no/such/limactl" }));
+    const owner = startOwner({}, { env: { PATH: "/usr/bin:/bin", AGENT_LANE_LIMACTL: "/no/such/limactl" } });
+    const { code, lines } = await owner.ended;
+    assert.deepEqual([code, lines[1]?.split(" ").slice(0, 2).join(" ")], [3, "error LIMA_MISSING"]);
+  });
+
+  it("an old limactl, and one whose version cannot be read", async () => {
+    const old = await fails("LIMA_TOO_OLD", () => openLane({ limactlPath: fakeLimactl("limactl version 2.1.4") }));
+    assert.match(old.message, /2\.1\.4/);
+    assert.match(`${old.message} ${old.cure}`, /2\.2\.0/);
+    await fails("LIMA_UNKNOWN_VERSION", () => openLane({ limactlPath: fakeLimactl("limactl version HEAD-abcdef") }));
+  });
+
+  it("a limactl that everybody may change", async () => {
+    const file = fakeLimactl("limactl version 2.2.0");
+    chmodSync(file, 0o777);
+    await fails("PROGRAM_UNSAFE", () => openLane({ limactlPath: file }));
+  });
+
+  it("root", async (t) => {
+    try { sh("unshare --map-root-user true"); } catch { return t.skip("no user namespaces here: nobody to play root"); }
+    const owner = startOwner({ home: freshHome() }, { wrapper: ["unshare", "--map-root-user"] });
+    const { code, lines } = await owner.ended;
+    assert.deepEqual([code, lines[1]?.split(" ").slice(0, 2).join(" ")], [3, "error LIMA_ROOT"]);
+  });
+
+  it("no image in the store", async () => {
+    const home = freshHome();
+    await fails("IMAGE_MISSING", () => openLane({ home }));
+    await fails("IMAGE_MISSING", () => openLane({ image: "no-such-image" }));
+    assert.ok(isEmpty(leftovers(home)));
+  });
+
+  it("one byte of the stored image changed", async () => {
+    const home = freshHome();
+    const imported = agentLane(["image", "import", imageDir], { env: { ...process.env, AGENT_LANE_HOME: home } });
+    assert.equal(imported.code, 0, imported.errors);
+    const [image] = readdirSync(join(home, "images")).filter((e) => !e.startsWith("_") && !e.startsWith("."));
+    const disk = readdirSync(join(home, "images", image)).find((f) => f.startsWith("disk"));
+    chmodSync(join(home, "images", image), 0o700);
+    flipByte(join(home, "images", image, disk));
+    const error = await fails("IMAGE_CORRUPT", () => openLane({ home }));
+    assert.match(error.message, new RegExp(disk));
+    assert.ok(isEmpty(leftovers(home)), JSON.stringify(leftovers(home)));
+  });
+
+  it("a guest that never answers: START_TIMEOUT within the limit, nothing left", async () => {
+    const home = freshHome(), image = muteImage();
+    const imported = agentLane(["image", "import", image], { env: { ...process.env, AGENT_LANE_HOME: home } });
+    assert.equal(imported.code, 0, imported.errors);
+    const started = Date.now();
+    const error = await fails("START_TIMEOUT", () => openLane({ home, startTimeoutSeconds: 46 }));
+    const seconds = (Date.now() - started) / 1000;
+    assert.ok(seconds > 40 && seconds < 66, `${seconds} s`);
+    assert.match(error.lane ?? "", /^agent-lane-/);
+    await nothingLeft(10, home);
+  });
+
+  it("the command: doctor finds everything, ls is empty", () => {
+    const doctor = agentLane(["doctor"]);
+    assert.equal(doctor.code, 0, `${doctor.out} ${doctor.errors}`);
+    const broken = agentLane(["doctor"], { env: { ...process.env, AGENT_LANE_LIMACTL: "/no/such/limactl" } });
+    assert.equal(broken.code, 1);
+    const ls = agentLane(["ls", "--json"]);
+    assert.deepEqual([ls.code, JSON.parse(ls.out)], [0, []]);
+  });
+});

@@ -1,0 +1,35 @@
+#!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
+// Runs the real-VM tests one file after another: run.mjs [FILE...].      Last line: "e2e: N passed, N failed, N skipped".
+import { readdirSync } from "node:fs";
+import { dirname, resolve } from "node:path";
+import { run } from "node:test";
+import { spec } from "node:test/reporters";
+import { fileURLToPath } from "node:url";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const named = process.argv.slice(2);
+const files = (named.length ? named : readdirSync(here).filter((f) => f.endsWith(".test.mjs")).sort()).map((f) => resolve(here, f));
+const FILE_MINUTES = 20;
+
+const count = { passed: 0, failed: 0, skipped: 0 };
+const isSuite = (event) => event.details?.type === "suite";
+const stream = run({ files, concurrency: 1, timeout: FILE_MINUTES * 60_000 });
+stream.on("test:pass", (event) => {
+  if (isSuite(event)) return;
+  // A file that ran to its end is not a test; only tests inside it count.
+  if (event.nesting === 0 && files.includes(event.name)) return;
+  if (event.skip !== undefined || event.todo !== undefined) count.skipped++;
+  else count.passed++;
+});
+stream.on("test:fail", (event) => {
+  const onlyChildren = event.details?.error?.failureType === "subtestsFailed";
+  if (!onlyChildren) count.failed++;
+});
+stream.compose(new spec()).pipe(process.stdout);
+stream.on("end", () => {
+  setImmediate(() => {
+    console.log(`e2e: ${count.passed} passed, ${count.failed} failed, ${count.skipped} skipped`);
+    process.exitCode = count.failed > 0 ? 1 : 0;
+  });
+});
