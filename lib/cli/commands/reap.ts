@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// agent-lane reap: destroys registered lanes that are past their time or have no owner.
+import type { Command } from "commander";
+import { engine } from "../../engine.js";
+import { colours, plain, print, printJson, table } from "../output.js";
+import { addCommon, common, type CommonOptions } from "./common.js";
+
+interface Reaped {
+  readonly name: string;
+  readonly reason: string;
+  readonly ok: boolean;
+  readonly message?: string | null;
+}
+interface Report {
+  readonly reaped: readonly Reaped[];
+  readonly kept: readonly { readonly name: string; readonly reason: string }[];
+}
+
+function outcome(r: Reaped, dryRun: boolean): string {
+  if (dryRun) return colours.yellow("would be destroyed");
+  return r.ok ? colours.green("destroyed") : colours.red("left");
+}
+
+export function addReap(program: Command): void {
+  addCommon(program.command("reap"), { limactl: true })
+    .description("destroy lanes that are past their time or have no owner")
+    .option("--dry-run", "say what would be destroyed, and do nothing")
+    .option("--force", "destroy lanes whose owner still lives, too")
+    .option("--json", "print one JSON object")
+    .addHelpText(
+      "after",
+      "\nOnly lanes of the registry are touched, each by its own name. Exits 1 when a lane could not be destroyed.\n\nExamples:\n  agent-lane reap --dry-run\n  agent-lane reap",
+    )
+    .action(async (options: CommonOptions & { dryRun?: boolean; force?: boolean; json?: boolean }) => {
+      const dryRun = options.dryRun ?? false;
+      const report = await engine().request<Report>("reap", { ...common(options), force: options.force ?? false, dryRun });
+      if (report.reaped.some((r) => !r.ok) && !dryRun) process.exitCode = 1;
+      if (options.json === true) return printJson(report);
+      const rows = [
+        ...report.reaped.map((r) => [plain(r.name), outcome(r, dryRun), [plain(r.reason), plain(r.message)].filter((t) => t !== "").join(": ")]),
+        ...report.kept.map((k) => [plain(k.name), "kept", plain(k.reason)]),
+      ];
+      print(rows.length === 0 ? "There is nothing to reap." : table(["name", "outcome", "reason"], rows));
+    });
+}

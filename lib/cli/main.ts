@@ -1,0 +1,60 @@
+#!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
+// The command agent-lane: parses, calls one command, turns errors into two lines and an exit status.
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Command, CommanderError } from "commander";
+import { packageDir } from "../native.js";
+import { addDoctor } from "./commands/doctor.js";
+import { addImage } from "./commands/image.js";
+import { addLs } from "./commands/ls.js";
+import { addReap } from "./commands/reap.js";
+import { complain } from "./output.js";
+
+const EXAMPLES = `
+Examples:
+  agent-lane doctor                        check what this machine lacks
+  agent-lane image import image/out/base   put a built guest image into the store
+  agent-lane ls                            list the lanes
+  agent-lane reap --dry-run                say which lanes are past their time or without owner
+
+Exit status: 0 done, 1 failed (the reason and a cure on stderr), 2 wrong usage.`;
+
+function version(): string {
+  return (JSON.parse(readFileSync(join(packageDir, "package.json"), "utf8")) as { version: string }).version;
+}
+
+/** `agent-lane ls | head -1`: the reader has gone, which is no error. */
+function endQuietlyOnEpipe(): void {
+  for (const stream of [process.stdout, process.stderr]) {
+    stream.on("error", (error: NodeJS.ErrnoException) => {
+      if (error.code !== "EPIPE") throw error;
+      process.exit(process.exitCode ?? 0);
+    });
+  }
+}
+
+async function main(): Promise<void> {
+  endQuietlyOnEpipe();
+  const program = new Command("agent-lane")
+    .description("Disposable Linux VMs for coding agents: look after lanes, images and this machine.")
+    .version(version())
+    .showHelpAfterError("(agent-lane --help shows how)")
+    .addHelpText("after", EXAMPLES)
+    .exitOverride();
+  // Subcommands copy these settings when they are made, so this comes after exitOverride.
+  for (const add of [addDoctor, addLs, addReap, addImage]) add(program);
+  try {
+    await program.parseAsync();
+  } catch (error) {
+    if (error instanceof CommanderError) {
+      // Commander has printed it already; help and version are no errors.
+      process.exitCode = error.exitCode === 0 ? 0 : 2;
+      return;
+    }
+    complain(error);
+    process.exitCode = 1;
+  }
+}
+
+void main();

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the command speaks: tables, colours where a terminal can show them, errors as two lines.
+import pc from "picocolors";
+import { asLaneError } from "../errors.js";
+
+const out = pc.createColors(pc.isColorSupported && process.stdout.isTTY === true);
+const err = pc.createColors(pc.isColorSupported && process.stderr.isTTY === true);
+
+export const colours = out;
+
+export function print(text: string): void {
+  process.stdout.write(`${text}\n`);
+}
+
+export function printJson(value: unknown): void {
+  print(JSON.stringify(value, null, 2));
+}
+
+const ANSI = /\x1b\[[0-9;]*m/g;
+
+function width(text: string): number {
+  return text.replace(ANSI, "").length;
+}
+
+/** Control characters from elsewhere (a limactl's output, a row of the registry) must not drive the terminal. */
+export function plain(value: unknown): string {
+  if (value === null || value === undefined) return "";
+  const text = typeof value === "object" ? JSON.stringify(value) : String(value as string | number | boolean);
+  return text.replace(/[\x00-\x1f\x7f-\x9f]/g, (c) => (c === "\n" ? " " : "?"));
+}
+
+/** Left-aligned columns, two blanks apart, a bold header. */
+export function table(header: readonly string[], rows: readonly (readonly string[])[]): string {
+  const widths = header.map((name, i) => Math.max(width(name), ...rows.map((row) => width(row[i] ?? ""))));
+  const line = (cells: readonly string[]): string =>
+    cells
+      .map((cell, i) => (i === widths.length - 1 ? cell : cell + " ".repeat(Math.max(0, (widths[i] ?? 0) - width(cell)))))
+      .join("  ")
+      .trimEnd();
+  return [out.bold(line(header)), ...rows.map(line)].join("\n");
+}
+
+/** "in 12 min", "3 h ago": seconds since the epoch, against now. */
+export function when(seconds: number, now = Date.now() / 1000): string {
+  const delta = Math.round(seconds - now);
+  const n = Math.abs(delta);
+  const text = n < 90 ? `${n} s` : n < 5400 ? `${Math.round(n / 60)} min` : n < 129600 ? `${Math.round(n / 3600)} h` : `${Math.round(n / 86400)} d`;
+  return delta >= 0 ? `in ${text}` : `${text} ago`;
+}
+
+export function bytes(n: number): string {
+  if (n >= 2 ** 30) return `${(n / 2 ** 30).toFixed(1)} GiB`;
+  if (n >= 2 ** 20) return `${(n / 2 ** 20).toFixed(0)} MiB`;
+  return `${n} B`;
+}
+
+/** `error CODE: sentence` and `cure: …` on stderr; never a stack trace. */
+export function complain(thrown: unknown): void {
+  const error = asLaneError(thrown);
+  const where = [error.lane, error.step && `step ${error.step}`].filter(Boolean).join(", ");
+  process.stderr.write(`${err.red("error")} ${err.bold(error.code)}: ${plain(error.message)}${where === "" ? "" : ` (${where})`}\n`);
+  if (error.cure !== "") process.stderr.write(`cure: ${plain(error.cure)}\n`);
+}

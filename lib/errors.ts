@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// LaneError: the one error class of the package, with a code to test, a sentence to read and a cure to try.
+import { inspect } from "node:util";
+
+/** Codes of the core; the same table as AL_ERR_MAP in src/err.h (a test holds them equal). */
+export const CORE_ERROR_CODES = [
+  "BAD_OPTION",
+  "UNKNOWN_OPTION",
+  "HOME_UNSAFE",
+  "HOME_TOO_LONG",
+  "LIMA_MISSING",
+  "LIMA_TOO_OLD",
+  "LIMA_UNKNOWN_VERSION",
+  "LIMA_ROOT",
+  "LIMA_FAILED",
+  "QEMU_MISSING",
+  "IMAGE_MISSING",
+  "IMAGE_CORRUPT",
+  "IMAGE_INVALID",
+  "BUSY",
+  "CONFIG_REFUSED",
+  "NETWORK_UNENFORCEABLE",
+  "START_TIMEOUT",
+  "START_FAILED",
+  "PEER_UNPROVEN",
+  "PEER_INCOMPATIBLE",
+  "CHANNEL_CLOSED",
+  "PROTOCOL_VIOLATION",
+  "LANE_CLOSED",
+  "LANE_EXPIRED",
+  "EXEC_FAILED",
+  "OUTPUT_LIMIT",
+  "CALLBACK_THREW",
+  "SOURCE_MISSING",
+  "SOURCE_UNREADABLE",
+  "SOURCE_UNSUPPORTED",
+  "COPY_IN_FAILED",
+  "GUEST_FILE_MISSING",
+  "NOT_A_FILE",
+  "IS_LINK",
+  "FILE_TOO_LARGE",
+  "GUEST_PATH_INVALID",
+  "HOST_PATH_REFUSED",
+  "COPY_OUT_FAILED",
+  "TTY_UNSUPPORTED",
+  "REGISTRY_DAMAGED",
+  "REGISTRY_LOCKED",
+  "INTERRUPTED",
+  "DESTROY_FAILED",
+  "NO_SUCH_LANE",
+  "BAD_NAME",
+  "PROGRAM_UNSAFE",
+  "TIMEOUT",
+  "ABORTED",
+  "IO_ERROR",
+  "NO_MEMORY",
+  "WARDEN_REFUSED",
+  "INTERNAL",
+] as const;
+
+/** Every value that `LaneError.code` can have. */
+export type LaneErrorCode = (typeof CORE_ERROR_CODES)[number] | "NATIVE_LOAD_FAILED";
+
+export interface LaneErrorFields {
+  readonly code: LaneErrorCode;
+  /** What went wrong, as a sentence. */
+  readonly message: string;
+  /** What to do about it, as a sentence. */
+  readonly cure: string;
+  /** The step of create or close that failed, such as "boot". */
+  readonly step?: string | undefined;
+  /** The lane's name, once it has one. */
+  readonly lane?: string | undefined;
+  readonly cause?: unknown;
+}
+
+/** An operation of Agent Lane failed. Test `code`; show `message` and `cure`. */
+export class LaneError extends Error {
+  override readonly name = "LaneError";
+  readonly code: LaneErrorCode;
+  readonly cure: string;
+  readonly step: string | undefined;
+  readonly lane: string | undefined;
+
+  constructor(fields: LaneErrorFields) {
+    super(fields.message, fields.cause === undefined ? undefined : { cause: fields.cause });
+    this.code = fields.code;
+    this.cure = fields.cure;
+    this.step = fields.step;
+    this.lane = fields.lane;
+  }
+
+  override toString(): string {
+    return `${this.name} [${this.code}]: ${this.message}${this.cure === "" ? "" : `\n  cure: ${this.cure}`}`;
+  }
+
+  [inspect.custom](): string {
+    const frames = (this.stack ?? "").split("\n").filter((line) => /^\s+at /.test(line));
+    const facts = [this.step && `step: ${this.step}`, this.lane && `lane: ${this.lane}`].filter(Boolean);
+    const cause = this.cause === undefined ? [] : [`  cause: ${inspect(this.cause).replaceAll("\n", "\n  ")}`];
+    return [this.toString(), ...facts.map((fact) => `  ${fact}`), ...frames, ...cause].join("\n");
+  }
+}
+
+/** The error as the core reports it. */
+export interface NativeError {
+  readonly code: string;
+  readonly message: string;
+  readonly cure: string;
+  readonly step?: string | undefined;
+  readonly lane?: string | undefined;
+}
+
+export function fromNative(error: NativeError): LaneError {
+  return new LaneError({ ...error, code: error.code as LaneErrorCode });
+}
+
+/** What was thrown, as a LaneError: TypeErrors of the binding are wrong arguments, anything else is a bug of ours. */
+export function asLaneError(thrown: unknown): LaneError {
+  if (thrown instanceof LaneError) return thrown;
+  const message = thrown instanceof Error ? thrown.message : String(thrown);
+  if (thrown instanceof TypeError) return badOption(message, thrown);
+  return new LaneError({ code: "INTERNAL", message, cure: "This is a bug in Agent Lane; please report it with the message.", cause: thrown });
+}
+
+export function badOption(message: string, cause?: unknown): LaneError {
+  return new LaneError({ code: "BAD_OPTION", message, cure: "Correct the option named in the message.", cause });
+}
+
+/**
+ * The same error with code and cure inside the message. Sandcastle passes only `message` on to the user, so an error that
+ * goes through it must carry all of it there.
+ */
+export function spoken(error: LaneError): LaneError {
+  const where = error.step === undefined ? error.code : `${error.code}, step ${error.step}`;
+  const copy = new LaneError({
+    code: error.code,
+    message: `${error.message} [${where}] ${error.cure}`.trimEnd(),
+    cure: error.cure,
+    step: error.step,
+    lane: error.lane,
+    cause: error.cause,
+  });
+  if (error.stack !== undefined) copy.stack = error.stack.replace(error.message, copy.message);
+  return copy;
+}

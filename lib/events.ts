@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What onEvent is told: the course of a lane's life, and what went wrong beside the calls.
+import type { LaneError } from "./errors.js";
+
+/**
+ * A lane has entered a state: `queued` (waiting for a place), `creating`, `booting`, `connecting`, `ready`, `closing`, `closed`.
+ * `closing` and `closed` carry the reason in `message` where there is one.
+ */
+export interface LaneStateEvent {
+  readonly type: "queued" | "creating" | "booting" | "connecting" | "ready" | "closing" | "closed";
+  /** The lane's name. */
+  readonly lane: string;
+  /** Milliseconds since `create` was called. */
+  readonly timeMs: number;
+  readonly message?: string;
+}
+
+/** Something worth knowing that stops nothing, such as KVM that does not work. */
+export interface LaneNoticeEvent {
+  readonly type: "notice";
+  readonly lane: string;
+  readonly timeMs: number;
+  readonly message: string;
+}
+
+/** The lane's end could not be proven; the next sweep, or `agent-lane reap`, tries again. */
+export interface LaneStuckEvent {
+  readonly type: "stuck";
+  readonly lane: string;
+  readonly timeMs: number;
+  readonly message: string;
+}
+
+/** Options that work but are likely to disappoint. */
+export interface LaneWarningEvent {
+  readonly type: "warning";
+  readonly option: string;
+  readonly message: string;
+}
+
+/** `close()` resolved (it always does), but the lane may be left; `error` says why. */
+export interface LaneCloseFailedEvent {
+  readonly type: "close-failed";
+  readonly lane: string;
+  readonly error: LaneError;
+}
+
+export type LaneEvent = LaneStateEvent | LaneNoticeEvent | LaneStuckEvent | LaneWarningEvent | LaneCloseFailedEvent;
+
+/** Calls the user's listener; what it throws must not reach the caller, whose work is more important. */
+export function tell(listener: ((event: LaneEvent) => void) | undefined, event: LaneEvent): void {
+  if (listener === undefined) return;
+  try {
+    listener(event);
+  } catch (error) {
+    process.emitWarning(`onEvent threw for "${event.type}": ${error instanceof Error ? error.message : String(error)}`, "AgentLaneWarning");
+  }
+}

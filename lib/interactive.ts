@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program in the guest on the caller's own streams: one write in flight at a time, output given back once it is written.
+import type { Engine } from "./engine.js";
+import { LaneError } from "./errors.js";
+
+export interface InteractiveOptions {
+  readonly stdin: NodeJS.ReadableStream;
+  readonly stdout: NodeJS.WritableStream;
+  readonly stderr: NodeJS.WritableStream;
+  /** Absolute working directory in the guest. Default: the worktree. */
+  readonly cwd?: string | undefined;
+}
+
+interface Command {
+  readonly lane: string;
+  readonly argv: readonly string[];
+  readonly cwd: string;
+}
+
+// More input than this waiting in the engine pauses the caller's stream until the guest has read it.
+const QUEUE_HIGH = 256 * 1024;
+// One write request carries at most this much; a larger chunk is cut.
+const WRITE_MAX = 256 * 1024;
+
+/** Feeds a readable into the command; ends the command's stdin when the readable ends. */
+class Input {
+  readonly #engine: Engine;
+  readonly #stream: NodeJS.ReadableStream;
+  #id = 0;
+  #stopped = false;
+  #ended = false;
+  #drained: (() => void) | undefined;
+  readonly #onData = (chunk: unknown): void => {
+    this.#stream.pause();
+    void this.#send(typeof chunk === "string" ? Buffer.from(chunk, "utf8") : (chunk as Uint8Array));
+  };
+  readonly #onEnd = (): void => {
+    if (this.#ended || this.#stopped) return;
+    this.#ended = true;
+    this.#engine.request("write", { exec: this.#id, data: Buffer.alloc(0), end: true }).catch(() => undefined);
+  };
+
+  constructor(engine: Engine, stream: NodeJS.ReadableStream) {
+    this.#engine = engine;
+    this.#stream = stream;
+  }
+
+  start(id: number): void {
+    this.#id = id;
+    const { readableEnded, destroyed } = this.#stream as { readableEnded?: boolean; destroyed?: boolean };
+    if (readableEnded === true || destroyed === true) return this.#onEnd();
+    this.#stream.on("data", this.#onData).on("end", this.#onEnd).on("close", this.#onEnd).on("error", this.#onEnd);
+    this.#stream.resume();
+  }
+
+  /** More input is welcome. */
+  drain(): void {
+    this.#drained?.();
+    this.#drained = undefined;
+  }
+
+  /** Leaves the stream alone, paused, as it was given. */
+  stop(): void {
+    this.#stopped = true;
+    this.drain();
+    this.#stream.off("data", this.#onData).off("end", this.#onEnd).off("close", this.#onEnd).off("error", this.#onEnd);
+    this.#stream.pause();
+  }
+
+  async #send(data: Uint8Array): Promise<void> {
+    try {
+      for (let at = 0; at < data.length && !this.#stopped; at += WRITE_MAX) {
+        const drained = new Promise<void>((resolve) => (this.#drained = resolve));
+        const piece = data.subarray(at, at + WRITE_MAX);
+        const { queued } = await this.#engine.request<{ queued: number }>("write", { exec: this.#id, data: piece });
+        if (queued > QUEUE_HIGH) await drained;
+      }
+    } catch {
+      // The command has ended or closed its stdin: what is still typed goes nowhere, as with a local program.
+    }
+    if (!this.#stopped) this.#stream.resume();
+  }
+}
+
+/** Writes to the caller's stream; credit returns when the stream has taken the bytes, so a slow reader slows the guest. */
+class Output {
+  readonly #stream: NodeJS.WritableStream;
+  readonly #onBroken: () => void;
+  #waiting = 0;
+  #flushed: (() => void) | undefined;
+  #broken = false;
+  readonly #onError = (): void => {
+    if (this.#broken) return;
+    this.#broken = true;
+    this.#onBroken();
+  };
+
+  constructor(stream: NodeJS.WritableStream, onBroken: () => void) {
+    this.#stream = stream;
+    this.#onBroken = onBroken;
+    stream.on("error", this.#onError);
+  }
+
+  write(data: Buffer, taken: () => void): void {
+    if (this.#broken) return taken();
+    this.#waiting++;
+    this.#stream.write(data, () => {
+      taken();
+      if (--this.#waiting === 0) this.#flushed?.();
+    });
+  }
+
+  /** Resolves when all that was written has been taken. */
+  flushed(): Promise<void> {
+    return this.#waiting === 0 ? Promise.resolve() : new Promise((resolve) => (this.#flushed = resolve));
+  }
+
+  stop(): void {
+    this.#flushed?.();
+    this.#stream.off("error", this.#onError);
+  }
+}
+
+function isTty(stream: unknown): boolean {
+  return (stream as { isTTY?: boolean } | undefined)?.isTTY === true;
+}
+
+/** Runs the command on the caller's streams. `closed` tells whether the lane is going away: then nothing waits for slow readers. */
+export async function interact(engine: Engine, command: Command, streams: InteractiveOptions, closed: () => boolean): Promise<{ exitCode: number }> {
+  if (isTty(streams.stdin)) {
+    throw new LaneError({
+      code: "TTY_UNSUPPORTED",
+      message: "interactiveExec: stdin is a terminal, and this version runs programs on pipes only",
+      cure: "Run without a terminal on stdin (for example `… </dev/null` or a pipe); terminals come with a later version.",
+      lane: command.lane,
+    });
+  }
+  let id = 0;
+  const broken = (): void => {
+    const message = "the stream that received the program's output was closed";
+    engine.request("cancel", { exec: id, code: "ABORTED", message }).catch(() => undefined);
+  };
+  const input = new Input(engine, streams.stdin);
+  const outputs = { 1: new Output(streams.stdout, broken), 2: new Output(streams.stderr, broken) };
+  try {
+    const request = engine.start<{ exitCode: number }>(
+      "exec",
+      { ...command, mode: "stream", inputOpen: true },
+      {
+        onBytes: (sub, data) => {
+          if (closed()) engine.taken(id, sub, data.length);
+          else outputs[sub].write(data, () => engine.taken(id, sub, data.length));
+        },
+        onDrain: () => input.drain(),
+      },
+    );
+    id = request.id;
+    input.start(id);
+    const { exitCode } = await request.done;
+    if (!closed()) await Promise.all([outputs[1].flushed(), outputs[2].flushed()]);
+    return { exitCode };
+  } finally {
+    input.stop();
+    outputs[1].stop();
+    outputs[2].stop();
+  }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// lima(): the Sandcastle provider. Checks the options at once, starts a lane per create, and says errors so that Sandcastle shows all of them.
+import { createIsolatedSandboxProvider, type IsolatedSandboxHandle, type IsolatedSandboxProvider } from "@ai-hero/sandcastle";
+import { asLaneError, spoken } from "./errors.js";
+import { openLane, type Lane } from "./lane.js";
+import { resolveOptions, type LimaOptions } from "./options.js";
+
+async function said<T>(work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    throw spoken(asLaneError(error));
+  }
+}
+
+function handleOf(lane: Lane): IsolatedSandboxHandle & AsyncDisposable {
+  return {
+    worktreePath: lane.worktreePath,
+    exec: (command, options) => said(lane.exec(command, options)),
+    interactiveExec: (args, options) => said(lane.interactiveExec(args, options)),
+    copyIn: (hostPath, sandboxPath) => said(lane.copyIn(hostPath, sandboxPath)),
+    copyFileOut: (sandboxPath, hostPath) => said(lane.copyFileOut(sandboxPath, hostPath)),
+    close: () => lane.close(),
+    [Symbol.asyncDispose]: () => lane.close(),
+  };
+}
+
+/**
+ * A Sandcastle sandbox provider: every `create` starts a fresh Linux VM on this machine, and `close` destroys it.
+ *
+ * ```ts
+ * import { run, claudeCode } from "@ai-hero/sandcastle";
+ * import { lima } from "@agent-lane/provider-lima";
+ *
+ * await run({ agent: claudeCode("claude-sonnet-4-5"), sandbox: lima({ cpus: 4, memoryGiB: 8 }), prompt: "…" });
+ * ```
+ *
+ * @throws LaneError BAD_OPTION or UNKNOWN_OPTION, at once. What needs the machine (Lima, image, memory) fails in `create`.
+ */
+export function lima(options: LimaOptions = {}): IsolatedSandboxProvider {
+  const resolved = resolveOptions(options);
+  return createIsolatedSandboxProvider({
+    name: "agent-lane",
+    env: { ...resolved.env },
+    create: async ({ env }) => handleOf(await said(openLane(resolved, { env, syncInWatchdog: true }))),
+  });
+}
