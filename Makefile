@@ -24,6 +24,8 @@ CORE_SRC := $(filter-out $(wildcard src/platform_$(OTHER)*.c),$(wildcard src/*.c
 CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(wildcard test/c/test_*.c))
 AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c
+# what the C tests drive: the shipped agent, or the one with sanitizers (Linux only)
+AGENT_TEST := $(if $(filter linux,$(OS)),$(if $(filter asan,$(VARIANT)),$(B)/agent,prebuilds/guest/agent-$(shell uname -m)))
 WARDEN_SRC := $(filter-out src/warden/%_$(OTHER).c,$(wildcard src/warden/*.c))
 
 all: $(B)/libal_core.a $(TESTS)
@@ -38,10 +40,14 @@ $(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h)
 	$(CC) $(CFLAGS) -Itest/c -MMD -MF $@.d -o $@ $< $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
 
 # one test program: make run-test_buf
-run-%: $(B)/%
-	timeout 300 $<
-check-c: $(TESTS)
-	scripts/run-c-tests $(TESTS)
+run-%: $(B)/% $(AGENT_TEST)
+	AL_AGENT=$(AGENT_TEST) timeout 300 $<
+check-c: $(TESTS) $(AGENT_TEST)
+	AL_AGENT=$(AGENT_TEST) scripts/run-c-tests $(TESTS)
+# the agent with sanitizers, for its own tests
+$(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fPIC,$(CFLAGS)) -o $@ $(AGENT_SRC) $(LDFLAGS)
 
 # Guest agents: static, any Linux kernel of the last years. musl for our own architecture, Debian's cross compiler for arm64.
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)

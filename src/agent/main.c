@@ -103,6 +103,7 @@ dispatch(const al_frame_t *f) {
     al_stream_frame(f);
     return;
   }
+  if (f->type > AL_F_RESET) al_stop_reject(AL_REJECT_PROTOCOL, "a frame type that is reserved");
   if (f->stream != 0 || f->flags != 0) al_stop_reject(AL_REJECT_PROTOCOL, "a frame of the channel with a stream id or flags");
   switch (f->type) {
   case AL_F_CONFIG: al_config_apply(f); break;

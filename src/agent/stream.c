@@ -226,6 +226,8 @@ al_stream_frame(const al_frame_t *f) {
   if (f->stream > al_agent.last_id) al_stop_reject(AL_REJECT_PROTOCOL, "a frame for a stream that was never opened");
   al_slot_t *s = find(f->stream);
   if (s == NULL) return; /* it ended or was reset while the frame was under way */
+  if (s->state == AL_SLOT_OPENING && f->type != AL_F_RESET && f->type != AL_F_SIGNAL && f->type != AL_F_RESIZE)
+    al_stop_reject(AL_REJECT_PROTOCOL, "a frame for a request that is not whole");
   switch (f->type) {
   case AL_F_DATA: on_data(s, f); break;
   case AL_F_END: on_end(s, f); break;
