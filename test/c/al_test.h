@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the C tests share: a loop with a deadline, failing allocations, a directory that is removed afterwards. */
+#ifndef AL_TEST_H
+#define AL_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above first. */
+#include <cmocka.h>
+
+#include "mem.h"
+#include "platform.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define AL_TEST_FN static __attribute__((unused))
+
+/* ---- loop ---- */
+
+AL_TEST_FN void
+al_test_loop_alarm(uv_timer_t *timer) {
+  *(bool *) timer->data = true;
+}
+
+/* Turns the loop until *flag is true; fails the test when that takes longer than `ms`. */
+AL_TEST_FN void
+al_test_until(uv_loop_t *loop, const bool *flag, uint64_t ms) {
+  bool late = false;
+  uv_timer_t timer;
+
+  uv_timer_init(loop, &timer);
+  timer.data = &late;
+  uv_update_time(loop);
+  uv_timer_start(&timer, al_test_loop_alarm, ms, 0);
+  while (!*flag && !late) uv_run(loop, UV_RUN_ONCE);
+  uv_close((uv_handle_t *) &timer, NULL);
+  while (uv_is_active((uv_handle_t *) &timer)) uv_run(loop, UV_RUN_NOWAIT);
+  uv_run(loop, UV_RUN_NOWAIT); /* the close callback: `timer` is on this stack */
+  if (!*flag) fail_msg("nothing happened within %llu ms", (unsigned long long) ms);
+}
+
+/* Turns the loop for `ms`. */
+AL_TEST_FN void
+al_test_spin(uv_loop_t *loop, uint64_t ms) {
+  uint64_t end = al_plat_mono_ms() + ms;
+
+  while (al_plat_mono_ms() < end) {
+    uv_run(loop, UV_RUN_NOWAIT);
+    usleep(2000);
+  }
+}
+
+/* Runs the loop empty and closes it; fails when a handle was left behind. */
+AL_TEST_FN void
+al_test_loop_close(uv_loop_t *loop) {
+  uint64_t end = al_plat_mono_ms() + 10000;
+  int rc;
+
+  while ((rc = uv_loop_close(loop)) == UV_EBUSY && al_plat_mono_ms() < end) uv_run(loop, UV_RUN_NOWAIT), usleep(1000);
+  assert_int_equal(rc, 0);
+}
+
+/* ---- failing allocations ---- */
+
+/* Counts down; the allocation that reaches 0 fails, later ones succeed again. < 0: none fails. */
+static atomic_long al_test_oom_left = -1;
+static atomic_long al_test_oom_live; /* blocks that are allocated and not freed */
+static atomic_bool al_test_oom_hit;
+
+AL_TEST_FN bool
+al_test_oom_now(void) {
+  if (atomic_load(&al_test_oom_left) < 0) return false;
+  if (atomic_fetch_sub(&al_test_oom_left, 1) != 0) return false;
+  atomic_store(&al_test_oom_hit, true);
+  return true;
+}
+
+AL_TEST_FN void *
+al_test_oom_malloc(size_t n) {
+  void *p = al_test_oom_now() ? NULL : malloc(n);
+
+  if (p) atomic_fetch_add(&al_test_oom_live, 1);
+  return p;
+}
+
+AL_TEST_FN void *
+al_test_oom_realloc(void *p, size_t n) {
+  void *q = al_test_oom_now() ? NULL : realloc(p, n);
+
+  if (q && !p) atomic_fetch_add(&al_test_oom_live, 1);
+  return q;
+}
+
+AL_TEST_FN void
+al_test_oom_free(void *p) {
+  if (p) atomic_fetch_sub(&al_test_oom_live, 1);
+  free(p);
+}
+
+/* Runs `scenario` again and again, with the 1st, 2nd, 3rd … allocation failing, until none is left to fail. The
+ * scenario returns 0 or -ENOMEM and frees everything itself: with a failure it must return -ENOMEM, without one 0, and
+ * leave no block. Returns the number of allocations. */
+AL_TEST_FN long
+al_test_oom_each(int (*scenario)(void *data), void *data) {
+  static const al_mem_table_t table = {al_test_oom_malloc, al_test_oom_realloc, al_test_oom_free};
+  long n = 0;
+
+  al_mem_set(&table);
+  for (;; n++) {
+    atomic_store(&al_test_oom_live, 0);
+    atomic_store(&al_test_oom_hit, false);
+    atomic_store(&al_test_oom_left, n);
+    int rc = scenario(data);
+    bool hit = atomic_load(&al_test_oom_hit);
+    atomic_store(&al_test_oom_left, -1);
+    long live = atomic_load(&al_test_oom_live);
+    if (live != 0 || rc != (hit ? -ENOMEM : 0)) {
+      al_mem_set(NULL);
+      fail_msg("allocation %ld failing: returned %d, %ld blocks left", n, rc, live);
+    }
+    if (!hit) break;
+  }
+  al_mem_set(NULL);
+  assert_true(n > 0);
+  return n;
+}
+
+/* ---- directory ---- */
+
+/* A fresh directory of mode 0700, `out` at least 64 bytes. */
+AL_TEST_FN void
+al_test_dir(char *out) {
+  strcpy(out, "/tmp/al-test-XXXXXX");
+  assert_non_null(mkdtemp(out));
+}
+
+AL_TEST_FN void
+al_test_dir_remove(const char *dir) {
+  int fd = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+  assert_true(fd >= 0);
+  assert_int_equal(al_plat_remove_tree(fd, strrchr(dir, '/') + 1), 0);
+  close(fd);
+}
+
+AL_TEST_FN void
+al_test_write(const char *dir, const char *name, const char *text) {
+  char path[4096];
+
+  snprintf(path, sizeof path, "%s/%s", dir, name);
+  FILE *f = fopen(path, "we");
+  assert_non_null(f);
+  fputs(text, f);
+  assert_int_equal(fclose(f), 0);
+}
+
+#endif
