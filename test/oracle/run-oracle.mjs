@@ -65,7 +65,8 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     process.exit(values.list ? 0 : 2);
   }
   const result = await runScenario(values.provider, values.scenario, values);
-  if (!result.calls.length) process.stderr.write(result.output);
+  const said = result.calls.length + result.notes.length > 0;
+  if (!said) process.stderr.write(result.output);
   console.log(JSON.stringify(result, null, 1));
-  process.exit(result.calls.length ? 0 : 1);
+  process.exit(said ? 0 : 1);
 }

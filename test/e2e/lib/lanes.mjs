@@ -12,7 +12,8 @@ import { lima } from "@agent-lane/provider-lima";
 /** Kind to the machine: two CPUs, little memory, no network unless the test is about it. */
 export const small = { cpus: 2, memoryGiB: 1.5, network: "none" };
 export const provider = (options = {}) => lima({ ...small, ...options });
-export const openLane = (options = {}, env = {}) => provider(options).create({ env });
+/** Used without Sandcastle, so there is no sync-in to watch for. */
+export const openLane = (options = {}, env = {}) => provider({ syncInTimeoutSeconds: 3600, ...options }).create({ env });
 
 export const sha256 = (data) => createHash("sha256").update(data).digest("hex");
 export const sh = (command, cwd) => execFileSync("sh", ["-c", command], { cwd, encoding: "utf8", timeout: 60_000 }).trim();

@@ -5,6 +5,7 @@ import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 
 const LANE_NAME = /agent-lane-[a-z0-9]{8}-[a-z0-9]{8}/;
 
@@ -93,3 +94,9 @@ export const alive = (pid) => {
     return false;
   }
 };
+
+// As a program: world.mjs prints the counts as one JSON object.
+if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
+  const left = leftovers();
+  console.log(JSON.stringify(Object.fromEntries(Object.entries(left).map(([what, list]) => [what, list.length]))));
+}

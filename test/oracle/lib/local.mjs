@@ -29,7 +29,8 @@ function runCommand(command, options, { worktreePath, env, running }) {
     child.on("close", (code) => {
       running.delete(child);
       if (rest && options?.onLine) options.onLine(rest);
-      resolve({ stdout, stderr, exitCode: code ?? 137 });
+      // With onLine the built-in providers give the lines joined, without the final newline.
+      resolve({ stdout: options?.onLine ? stdout.replace(/\n$/, "") : stdout, stderr, exitCode: code ?? 137 });
     });
   });
 }

@@ -38,8 +38,10 @@ async function call(recorder, lane, name, details, work) {
 export const guestTools = (handle) => ({
   exec: (command, options) => handle.exec(command, { cwd: "/", ...options }),
   async install(name, file) {
-    const text = readFileSync(file, "utf8");
-    const r = await handle.exec(`mkdir -p "$HOME/.local/bin" && cat > "$HOME/.local/bin/${name}" && chmod 755 "$HOME/.local/bin/${name}"`, { cwd: "/", stdin: text });
+    // The local guest has a bin folder of its own on PATH and no root; a lane has root and the usual PATH.
+    const where = `d="$HOME/.local/bin"; case ":$PATH:" in *":$d:"*) ;; *) d=/usr/local/bin ;; esac`;
+    const command = `${where}; mkdir -p "$d" && cat > "$d/${name}" && chmod 755 "$d/${name}"`;
+    const r = await handle.exec(command, { cwd: "/", sudo: true, stdin: readFileSync(file, "utf8") });
     if (r.exitCode !== 0) throw new Error(`cannot install ${name} in the guest: ${r.stderr}`);
   },
 });
