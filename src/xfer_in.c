@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transfers, in: a host file or tree, as tar, into the guest's tar. */
+#include "mem.h"
+#include "platform.h"
+#include "tail.h"
+#include "utf8.h"
+#include "work.h"
+#include "xfer_int.h"
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define AHEAD 262144u     /* bytes that we keep queued in the stream */
+#define STOP_MS 2000      /* how long the guest's script may take to clean up after itself */
+#define SAID_MAX 400      /* of what tar printed, in our message */
+
+/* Constant texts; the paths are positional parameters. A file is unpacked under a temporary name beside its place and
+ * renamed (mv -T replaces a link and refuses a directory); TERM removes it. A tree is merged in place; tar replaces a link
+ * that stands where a directory comes instead of following it. */
+#define TAR "tar --warning=no-timestamp --warning=no-unknown-keyword --no-same-owner -xpf - "
+static const char file_script[] =
+  "d=${1%/*}; d=${d:-/}; t=$d/$2\n"
+  "trap 'rm -f -- \"$t\"; exit 143' TERM INT HUP\n"
+  "mkdir -p -- \"$d\" && " TAR "-C \"$d\" -- \"$2\" && mv -fT -- \"$t\" \"$1\" && exit 0\n"
+  "s=$?; rm -f -- \"$t\"; exit $s\n";
+static const char dir_script[] = "mkdir -p -- \"$1\" && exec " TAR "-C \"$1\"\n";
+
+typedef struct xfer_in_s {
+  al_xfer_t base;
+  al_chan_t *c;
+  al_stream_t *s;       /* NULL before the start and after the end */
+  al_worker_t *worker;
+  al_job_t job;
+  bool busy;            /* the job is running or waiting */
+  bool produced, ended; /* the archive is complete; END was asked for */
+  bool closing;
+  unsigned handles;
+  al_pipe_t pipe;
+  uv_timer_t grace;
+  al_tar_t tar;
+  al_tail_t said;
+  char tmp[48];
+  char *host, *guest;
+} xfer_in_t;
+
+static void
+destroy(xfer_in_t *x) {
+  al__tar_close(&x->tar);
+  al_tail_deinit(&x->said);
+  al_free(x->host);
+  al_free(x->guest);
+  al_free(x);
+}
+
+static void
+one_closed(xfer_in_t *x) {
+  if (--x->handles > 0) return;
+  x->base.stats = x->tar.stats;
+  x->base.cb(&x->base, x->base.data, &x->base.stats, &x->base.err);
+  al__pipe_deinit(&x->pipe);
+  destroy(x);
+}
+
+static void
+on_handle_closed(uv_handle_t *h) {
+  one_closed(h->data);
+}
+
+static void
+on_worker_closed(void *data) {
+  xfer_in_t *x = data;
+  /* The thread is gone: nobody sends to the async any more. */
+  uv_close((uv_handle_t *) &x->pipe.async, on_handle_closed);
+  uv_close((uv_handle_t *) &x->grace, on_handle_closed);
+  one_closed(x);
+}
+
+static void
+maybe_finish(xfer_in_t *x) {
+  if (x->s || x->busy || x->closing) return;
+  x->closing = true;
+  x->handles = 3;
+  al_worker_close(x->worker, on_worker_closed, x);
+}
+
+static void
+on_grace(uv_timer_t *t) {
+  xfer_in_t *x = t->data;
+  if (x->s) al_stream_reset(x->s, &x->base.err);
+}
+
+/* Ends the transfer with an error: the thread stops at its next block, the guest's script is asked to clean up. */
+static void
+stop(xfer_in_t *x, const al_err_t *err) {
+  if (x->base.err.code) return;
+  x->base.err = *err;
+  al__pipe_break(&x->pipe);
+  if (x->s) {
+    al_stream_signal(x->s, SIGTERM, false);
+    uv_update_time(al_chan_loop(x->c));
+    uv_timer_start(&x->grace, on_grace, STOP_MS, 0);
+  }
+  maybe_finish(x);
+}
+
+static void
+cancel(al_xfer_t *base, const al_err_t *why) {
+  xfer_in_t *x = (xfer_in_t *) base;
+  if (!x->closing) stop(x, why);
+}
+
+static void
+feed(xfer_in_t *x) {
+  if (!x->s || x->ended || x->base.err.code) return;
+  al_err_t err = { 0 };
+  for (int64_t queued = al_stream_write(x->s, "", 0); queued < AHEAD;) {
+    al_block_t *b = al__pipe_take(&x->pipe);
+    if (!b) {
+      if (x->produced) {
+        x->ended = true;
+        al_stream_end(x->s);
+      }
+      return;
+    }
+    queued = al_stream_write(x->s, b->bytes, b->len);
+    al_free(b);
+    if (queued < 0) {
+      al_err_set(&err, AL_ENO_MEMORY, "out of memory while %s was sent", x->host);
+      stop(x, &err);
+      return;
+    }
+  }
+}
+
+static void
+on_block(uv_async_t *a) {
+  feed(a->data);
+}
+
+static void
+on_drain(al_stream_t *s, void *data) {
+  (void) s;
+  feed(data);
+}
+
+static void
+on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
+  xfer_in_t *x = data;
+  al_tail_append(&x->said, p, n); /* when that fails there is less to say, nothing else */
+  al_stream_consumed(s, sub, n);
+}
+
+static void
+on_end(al_stream_t *s, void *data, int sub) {
+  (void) s;
+  (void) data;
+  (void) sub;
+}
+
+static void
+guest_failed(xfer_in_t *x, const char *how) {
+  char text[SAID_MAX];
+  size_t n = 0;
+  AL_AUTO_FREE char *said = al_tail_copy(&x->said, &n);
+  while (said && n > 0 && said[n - 1] == '\n') n--;
+  al_utf8_printable(text, sizeof text, said ? said : "", said ? n : 0, true);
+  al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "copying %s to %s in the guest: %s%s%s", x->host, x->guest, how, text[0] ? ": " : "", text);
+}
+
+static void
+on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
+  xfer_in_t *x = data;
+  char how[64];
+  (void) s;
+  x->s = NULL;
+  uv_timer_stop(&x->grace);
+  if (!x->base.err.code && e->kind == AL_EXIT_CODE && e->value != 0) {
+    snprintf(how, sizeof how, "exit status %u", e->value);
+    guest_failed(x, how);
+  } else if (!x->base.err.code && e->kind == AL_EXIT_SIGNAL) {
+    snprintf(how, sizeof how, "signal %u", e->value);
+    guest_failed(x, how);
+  } else if (!x->base.err.code && e->kind == AL_EXIT_ERROR) {
+    guest_failed(x, e->text);
+  } else if (!x->base.err.code && e->kind < 0) {
+    x->base.err = e->err;
+  }
+  al__pipe_break(&x->pipe); /* a thread that is not through has nobody to write to */
+  maybe_finish(x);
+}
+
+static void
+on_written(al_job_t *job, int status) {
+  xfer_in_t *x = job->data;
+  x->busy = false;
+  if (status == 0) {
+    x->produced = true;
+    feed(x);
+    maybe_finish(x);
+  } else if (x->base.err.code) {
+    maybe_finish(x);
+  } else if (x->tar.err.code) {
+    stop(x, &x->tar.err);
+  } else {
+    guest_failed(x, "it ended before everything was sent"); /* with status 0: only then is there no error yet */
+    maybe_finish(x);
+  }
+}
+
+static int
+run_write(al_job_t *job) {
+  xfer_in_t *x = job->data;
+  return al__tar_write(&x->tar);
+}
+
+static void
+on_looked(al_job_t *job, int status) {
+  static const al_stream_cbs_t cbs = { .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_exit = on_exit };
+  static const char *const env[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL };
+  xfer_in_t *x = job->data;
+  x->busy = false;
+  if (status < 0 && !x->base.err.code) x->base.err = x->tar.err;
+  if (!x->base.err.code) {
+    const char *const argv[] = { "sh", "-c", x->tar.is_dir ? dir_script : file_script, "copy-in", x->guest, x->tmp, NULL };
+    al_exec_req_t req = { .argv = argv, .env = env, .cwd = "/", .user = "agent", .with_stdin = true };
+    if (al_stream_exec(x->c, &req, &cbs, x, &x->s, &x->base.err) < 0) x->s = NULL;
+  }
+  if (x->s) {
+    x->busy = true;
+    al_worker_post(x->worker, &x->job, run_write, on_written);
+  }
+  maybe_finish(x);
+}
+
+static int
+run_look(al_job_t *job) {
+  xfer_in_t *x = job->data;
+  return al__tar_look(&x->tar);
+}
+
+static int
+make_tmp(char *out, size_t cap) {
+  uint8_t r[8];
+  int rc = al_plat_random(r, sizeof r);
+  if (rc < 0) return rc;
+  snprintf(out, cap, ".agent-lane-%02x%02x%02x%02x%02x%02x%02x%02x.tmp", r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]);
+  return 0;
+}
+
+int
+al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_cb cb, void *data, al_xfer_t **out, al_err_t *err) {
+  int r = al_guest_path_check(guest_path, strlen(guest_path), err);
+  if (r < 0) return r;
+  if (!host_path[0]) return al_err_set(err, AL_ESOURCE_MISSING, "the host path is empty");
+  xfer_in_t *x = al_calloc(1, sizeof *x);
+  if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
+  x->base = (al_xfer_t){ .cb = cb, .data = data, .cancel = cancel };
+  x->c = c;
+  al_tail_init(&x->said, 4096);
+  x->host = al_strdup(host_path);
+  x->guest = al_strdup(guest_path);
+  x->tar = (al_tar_t){ .host_path = x->host, .name = x->tmp, .pipe = &x->pipe, .fd = -1 };
+  x->job.data = x;
+  r = x->host && x->guest ? make_tmp(x->tmp, sizeof x->tmp) : UV_ENOMEM;
+  if (r == 0) r = al_worker_open(al_chan_loop(c), &x->worker);
+  if (r < 0) {
+    destroy(x);
+    return al_err_set(err, r == UV_ENOMEM ? AL_ENO_MEMORY : r, "the copy could not be started: %s", uv_strerror(r));
+  }
+  r = al__pipe_init(al_chan_loop(c), &x->pipe, on_block);
+  if (r < 0) {
+    al_worker_close(x->worker, NULL, NULL);
+    destroy(x);
+    return al_err_set(err, r, "the copy could not be started: %s", uv_strerror(r));
+  }
+  uv_timer_init(al_chan_loop(c), &x->grace);
+  x->grace.data = x->pipe.async.data = x;
+  x->busy = true;
+  al_worker_post(x->worker, &x->job, run_look, on_looked);
+  *out = &x->base;
+  return 0;
+}

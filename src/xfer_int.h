@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transfer internals: the common head of a transfer, the bounded pipe from thread to loop, the tar writer, the host target. */
+#ifndef AL_XFER_INT_H
+#define AL_XFER_INT_H
+
+#include "buf.h"
+#include "names.h"
+#include "xfer.h"
+#include <stdbool.h>
+#include <sys/types.h>
+
+#define AL_PIPE_MAX 524288u /* bytes between the reading thread and the loop */
+
+struct al_xfer_s { /* first member of both kinds */
+  al_xfer_cb cb;
+  void *data;
+  al_xfer_stats_t stats;
+  al_err_t err; /* the first one stays */
+  void (*cancel)(al_xfer_t *x, const al_err_t *why);
+};
+
+/* Blocks from one thread to the loop; the thread waits when AL_PIPE_MAX bytes are in it. */
+typedef struct al_block_s {
+  struct al_block_s *next;
+  size_t len;
+  uint8_t bytes[];
+} al_block_t;
+
+typedef struct al_pipe_s {
+  uv_mutex_t lock;
+  uv_cond_t room;
+  al_block_t *head, **tail;
+  size_t bytes;
+  bool broken;
+  uv_async_t async; /* fires on the loop after a put; closed by the owner, when the thread is gone */
+} al_pipe_t;
+
+int
+al__pipe_init(uv_loop_t *loop, al_pipe_t *p, uv_async_cb cb);
+int
+al__pipe_put(al_pipe_t *p, const void *bytes, size_t n); /* thread; waits for room. 0, -ECANCELED when broken, -ENOMEM */
+al_block_t *
+al__pipe_take(al_pipe_t *p); /* loop; NULL = empty; the caller frees */
+void
+al__pipe_break(al_pipe_t *p); /* any thread: puts fail from now on */
+bool
+al__pipe_broken(al_pipe_t *p);
+void
+al__pipe_deinit(al_pipe_t *p); /* after the async is closed */
+
+/* A host file or tree as a pax archive. Both functions block; worker thread. */
+typedef struct al_tar_s {
+  const char *host_path; /* borrowed */
+  const char *name;      /* a single file's name in the archive; borrowed */
+  al_pipe_t *pipe;
+  int fd;                /* the opened root, -1 at the start; closed by al__tar_close */
+  bool is_dir;
+  al_xfer_stats_t stats;
+  al_err_t err;
+} al_tar_t;
+
+int
+al__tar_look(al_tar_t *t); /* opens the root, tells file from directory */
+int
+al__tar_write(al_tar_t *t); /* -ECANCELED without t->err when the pipe was broken */
+void
+al__tar_close(al_tar_t *t);
+
+/* The place on the host where one file is put: whole or not at all. All functions block; worker thread. */
+typedef struct al_target_s {
+  char path[AL_PATH_MAX + 1]; /* as given, repeated slashes removed */
+  uint16_t end[AL_PATH_MAX / 2 + 1]; /* where each component ends */
+  unsigned count;
+  int dir, fd;                /* -1 = none */
+  mode_t mode;                /* 0666 less the process's umask */
+  char tmp[48];               /* "" = there is no temporary file */
+  al_err_t err;
+} al_target_t;
+
+void
+al__target_init(al_target_t *t);
+int
+al__target_open(al_target_t *t, const char *path, const char *root);
+int
+al__target_write(al_target_t *t, const void *p, size_t n);
+int
+al__target_commit(al_target_t *t);
+void
+al__target_deinit(al_target_t *t); /* removes the temporary file when it was not committed */
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transfers, out: one regular file of the guest, streamed into a temporary file on the host and renamed into place. */
+#include "mem.h"
+#include "work.h"
+#include "xfer_int.h"
+#include <errno.h>
+#include <string.h>
+
+/* Disk work happens on a thread of the transfer's own, in the order it is posted: open, one job per chunk, commit, and the
+ * clean-up last. A chunk's credit goes back to the guest when it has been written, so that at most a window is in memory. */
+
+typedef struct xfer_out_s {
+  al_xfer_t base;
+  al_stream_t *s;    /* NULL after the end */
+  al_worker_t *worker;
+  al_job_t open, commit, clean;
+  unsigned jobs;     /* posted and not done, `clean` not counted */
+  bool opened;       /* `open` has been posted */
+  bool closing;
+  uint64_t max;
+  char *guest, *host, *root;
+  al_target_t target; /* the thread's while jobs > 0 */
+} xfer_out_t;
+
+typedef struct chunk_s {
+  al_job_t job;
+  size_t len;
+  uint8_t bytes[];
+} chunk_t;
+
+static void
+destroy(xfer_out_t *x) {
+  al_free(x->guest);
+  al_free(x->host);
+  al_free(x->root);
+  al_free(x);
+}
+
+static void
+on_worker_closed(void *data) {
+  xfer_out_t *x = data;
+  x->base.cb(&x->base, x->base.data, &x->base.stats, &x->base.err);
+  destroy(x);
+}
+
+static int
+run_clean(al_job_t *job) {
+  xfer_out_t *x = job->data;
+  al__target_deinit(&x->target);
+  return 0;
+}
+
+static void
+on_cleaned(al_job_t *job, int status) {
+  xfer_out_t *x = job->data;
+  (void) status;
+  al_worker_close(x->worker, on_worker_closed, x);
+}
+
+static void
+maybe_finish(xfer_out_t *x) {
+  if (x->s || x->jobs > 0 || x->closing) return;
+  x->closing = true;
+  al_worker_post(x->worker, &x->clean, run_clean, on_cleaned);
+}
+
+static void
+stop(xfer_out_t *x, const al_err_t *err) {
+  if (!x->base.err.code) x->base.err = *err;
+  if (x->s) al_stream_reset(x->s, &x->base.err); /* on_exit goes on */
+}
+
+static void
+cancel(al_xfer_t *base, const al_err_t *why) {
+  xfer_out_t *x = (xfer_out_t *) base;
+  /* After the stream's end the file is being put in place, which takes no time worth cancelling. */
+  if (x->s) stop(x, why);
+}
+
+static void
+job_done(xfer_out_t *x, int status) {
+  x->jobs--;
+  if (status < 0) stop(x, &x->target.err);
+}
+
+static int
+run_open(al_job_t *job) {
+  xfer_out_t *x = job->data;
+  return al__target_open(&x->target, x->host, x->root);
+}
+
+static int
+run_commit(al_job_t *job) {
+  xfer_out_t *x = job->data;
+  return x->target.err.code ? x->target.err.code : al__target_commit(&x->target);
+}
+
+static int
+run_chunk(al_job_t *job) {
+  xfer_out_t *x = job->data;
+  chunk_t *k = (chunk_t *) job;
+  return x->target.err.code ? x->target.err.code : al__target_write(&x->target, k->bytes, k->len);
+}
+
+static void
+on_step_done(al_job_t *job, int status) {
+  xfer_out_t *x = job->data;
+  job_done(x, status);
+  maybe_finish(x);
+}
+
+static void
+on_chunk_done(al_job_t *job, int status) {
+  xfer_out_t *x = job->data;
+  chunk_t *k = (chunk_t *) job;
+  job_done(x, status);
+  if (x->s) al_stream_consumed(x->s, AL_SUB_STDOUT, k->len);
+  al_free(k);
+  maybe_finish(x);
+}
+
+static void
+post_open(xfer_out_t *x) {
+  if (x->opened) return;
+  x->opened = true;
+  x->jobs++;
+  al_worker_post(x->worker, &x->open, run_open, on_step_done);
+}
+
+static void
+on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
+  xfer_out_t *x = data;
+  al_err_t err = { 0 };
+  (void) s;
+  (void) sub;
+  x->base.stats.bytes += n;
+  if (x->base.stats.bytes > x->max) {
+    al_err_set(&err, AL_EFILE_TOO_LARGE, "%s in the guest is larger than %llu bytes", x->guest, (unsigned long long) x->max);
+    stop(x, &err);
+    return;
+  }
+  chunk_t *k = al_malloc(sizeof *k + n);
+  if (!k) {
+    al_err_set(&err, AL_ENO_MEMORY, "out of memory while %s was received", x->guest);
+    stop(x, &err);
+    return;
+  }
+  *k = (chunk_t){ .job = { .data = x }, .len = n };
+  memcpy(k->bytes, p, n);
+  post_open(x);
+  x->jobs++;
+  al_worker_post(x->worker, &k->job, run_chunk, on_chunk_done);
+}
+
+static void
+on_end(al_stream_t *s, void *data, int sub) {
+  (void) s;
+  (void) data;
+  (void) sub;
+}
+
+static void
+refused_by_guest(xfer_out_t *x, const al_exit_t *e) {
+  al_err_t *err = &x->base.err;
+  switch (e->value) {
+    case ENOENT:
+    case ENOTDIR: al_err_set(err, AL_EGUEST_FILE_MISSING, "%s does not exist in the guest", x->guest); break;
+    case ELOOP: al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest); break;
+    case EISDIR: al_err_set(err, AL_ENOT_A_FILE, "%s in the guest is a directory", x->guest); break;
+    case EINVAL:
+    case ENXIO: al_err_set(err, AL_ENOT_A_FILE, "%s in the guest is not a regular file", x->guest); break;
+    default: al_err_set(err, AL_ECOPY_OUT_FAILED, "%s in the guest: %s", x->guest, e->text); break;
+  }
+}
+
+static void
+on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
+  xfer_out_t *x = data;
+  uint64_t got = x->base.stats.bytes;
+  (void) s;
+  x->s = NULL;
+  if (x->base.err.code) {
+    maybe_finish(x);
+    return;
+  }
+  if (e->kind == AL_EXIT_ERROR) {
+    refused_by_guest(x, e);
+  } else if (e->kind < 0) {
+    x->base.err = e->err;
+  } else if (e->value != 0 || e->length != got) {
+    al_err_set(&x->base.err, AL_ECOPY_OUT_FAILED, "%s came incomplete: the guest announced %llu bytes and sent %llu", x->guest,
+      (unsigned long long) e->length, (unsigned long long) got);
+  } else {
+    post_open(x);
+    x->base.stats.files = 1;
+    x->jobs++;
+    al_worker_post(x->worker, &x->commit, run_commit, on_step_done);
+  }
+  maybe_finish(x);
+}
+
+int
+al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root, uint64_t max_bytes, al_xfer_cb cb, void *data,
+  al_xfer_t **out, al_err_t *err) {
+  static const al_stream_cbs_t cbs = { .on_data = on_data, .on_end = on_end, .on_exit = on_exit };
+  int r = al_guest_path_check(guest_path, strlen(guest_path), err);
+  if (r < 0) return r;
+  if (host_path[0] != '/') return al_err_set(err, AL_EHOST_PATH_REFUSED, "the target %s is refused: it is not absolute", host_path);
+  xfer_out_t *x = al_calloc(1, sizeof *x);
+  if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
+  x->base = (al_xfer_t){ .cb = cb, .data = data, .cancel = cancel };
+  x->max = max_bytes ? max_bytes : AL_COPY_OUT_MAX;
+  x->open.data = x->commit.data = x->clean.data = x;
+  al__target_init(&x->target);
+  x->guest = al_strdup(guest_path);
+  x->host = al_strdup(host_path);
+  x->root = al_strdup(root);
+  r = x->guest && x->host && (x->root || !root) ? al_worker_open(al_chan_loop(c), &x->worker) : UV_ENOMEM;
+  if (r < 0) {
+    destroy(x);
+    return al_err_set(err, r == UV_ENOMEM ? AL_ENO_MEMORY : r, "the copy could not be started: %s", uv_strerror(r));
+  }
+  r = al_stream_read(c, guest_path, "agent", &cbs, x, &x->s, err);
+  if (r < 0) {
+    al_worker_close(x->worker, NULL, NULL);
+    destroy(x);
+    return r;
+  }
+  *out = &x->base;
+  return 0;
+}
