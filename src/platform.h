@@ -55,6 +55,9 @@ al_plat_exe_path(char *out, size_t cap); /* of this process */
 /* 1 when `fd` is on a network file system, 0 when not, < 0 on error. */
 int
 al_plat_is_network_fs(int fd);
+struct stat;
+void
+al_plat_stat_times(const struct stat *st, int64_t *mtime_ns, int64_t *ctime_ns); /* nanoseconds since 1970 */
 int
 al_plat_fsync(int fd); /* F_FULLFSYNC on macOS */
 /* Opens a path below dirfd with no symbolic link followed in any component. */

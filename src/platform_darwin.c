@@ -98,6 +98,12 @@ al_plat_open_beneath(int dirfd, const char *path, int flags, mode_t mode) {
   return rc ? rc : al__plat_open_walk(dirfd, path, flags, mode);
 }
 
+void
+al_plat_stat_times(const struct stat *st, int64_t *mtime_ns, int64_t *ctime_ns) {
+  *mtime_ns = (int64_t) st->st_mtimespec.tv_sec * 1000000000 + st->st_mtimespec.tv_nsec;
+  *ctime_ns = (int64_t) st->st_ctimespec.tv_sec * 1000000000 + st->st_ctimespec.tv_nsec;
+}
+
 int
 al_plat_clone_file(const char *from, const char *to, mode_t mode) {
   struct stat st;

@@ -168,6 +168,12 @@ al_plat_open_beneath(int dirfd, const char *path, int flags, mode_t mode) {
   return -EAGAIN;
 }
 
+void
+al_plat_stat_times(const struct stat *st, int64_t *mtime_ns, int64_t *ctime_ns) {
+  *mtime_ns = (int64_t) st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+  *ctime_ns = (int64_t) st->st_ctim.tv_sec * 1000000000 + st->st_ctim.tv_nsec;
+}
+
 int
 al_plat_clone_file(const char *from, const char *to, mode_t mode) {
   struct stat st;
