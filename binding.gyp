@@ -31,7 +31,8 @@
     },
     {
       "target_name": "agent_lane",
-      "sources": ["binding/addon.cc", "binding/engine.cc", "binding/values.cc"],
+      "sources": ["binding/addon.cc", "binding/bridge.cc", "binding/values.cc"],
+      "include_dirs": ["src"],
       "dependencies": ["al_core", "<!(node -p \"require('node-addon-api').targets\"):node_addon_api_maybe"],
       "defines": ["NAPI_VERSION=9", "NODE_ADDON_API_DISABLE_DEPRECATED", "NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS"],
       "cflags": ["-fvisibility=hidden", "-fstack-protector-strong", "-Wall", "-Wextra"],

@@ -3,7 +3,7 @@
 #ifndef AL_BINDING_VALUES_H
 #define AL_BINDING_VALUES_H
 
-#include "../src/al.h"
+#include "al.h"
 #include <napi.h>
 
 namespace al {

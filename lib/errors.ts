@@ -91,7 +91,8 @@ export class LaneError extends Error {
   }
 
   override toString(): string {
-    return `${this.name} [${this.code}]: ${this.message}${this.cure === "" ? "" : `\n  cure: ${this.cure}`}`;
+    if (this.cure === "" || this.message.endsWith(this.cure)) return `${this.name} [${this.code}]: ${this.message}`;
+    return `${this.name} [${this.code}]: ${this.message}\n  cure: ${this.cure}`;
   }
 
   [inspect.custom](): string {

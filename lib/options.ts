@@ -167,9 +167,9 @@ function checkText(name: string, rule: TextRule, value: unknown): void {
   if ((rule.kind === "guest path" ? GUEST_CONTROL : HOST_TEXT).test(value)) refuse(name, wanted, value, "a text with control characters");
   if (rule.kind === "name") return;
   if (!value.startsWith("/")) refuse(name, wanted, value, `the relative path "${value.slice(0, 80)}"`);
+  if (rule.kind === "guest path" && value === "/") refuse(name, "a directory below /", value, "/ itself");
   if (rule.kind === "guest path" && (posix.normalize(value) !== value || value.endsWith("/")))
     refuse(name, wanted, value, `"${value.slice(0, 80)}" (use "${posix.normalize(value).replace(/(?<=.)\/$/, "").slice(0, 80)}")`);
-  if (rule.kind === "guest path" && value === "/") refuse(name, "a directory below /", value, "/ itself");
 }
 
 const ENV_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
@@ -243,7 +243,9 @@ export function nearest(name: string): OptionName | undefined {
     const d = distance(lower, option.name.toLowerCase());
     if (d < bestDistance) [best, bestDistance] = [option.name, d];
   }
-  return best;
+  // `worktree` for worktreePath: the beginning of exactly one name.
+  const begun = OPTIONS.filter((option) => lower.length >= 3 && option.name.toLowerCase().startsWith(lower));
+  return best ?? (begun.length === 1 ? begun[0]?.name : undefined);
 }
 
 /** Checks the options and fills in the defaults. Throws LaneError BAD_OPTION or UNKNOWN_OPTION. */

@@ -6,7 +6,7 @@
 // stop when JavaScript does not give them back with taken(). The thread-safe function holds the event loop open exactly
 // while requests are unanswered. The environment's clean-up hook is added after the thread-safe function's own and
 // therefore runs before it: when that function dies, the engine thread has already ended.
-#include "engine.h"
+#include "bridge.h"
 
 #include "values.h"
 #include <cmath>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JavaScript object around one core engine: post, taken, close; events come back in batches.
-#ifndef AL_BINDING_ENGINE_H
-#define AL_BINDING_ENGINE_H
+#ifndef AL_BINDING_BRIDGE_H
+#define AL_BINDING_BRIDGE_H
 
-#include "../src/al.h"
+#include "al.h"
 #include <napi.h>
 
 namespace al {
