@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Doctor: looks at everything a lane needs and says what is missing, with the cure. */
+#include "doctor.h"
+#include "home.h"
+#include "image.h"
+#include "mem.h"
+#include "platform.h"
+#include "utf8.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define VERSION_MAX 256
+#define ROOM_LEAST (2ull << 30)
+#define LIMA_LEAST 2, 2
+#define QEMU_LEAST 6, 2
+
+typedef struct doctor_s {
+  const al_doctor_opts_t *opts;
+  al_val_t *checks;
+  bool ok, linux_host, home_usable;
+  char arch[16];
+  al_home_t home;
+  int rc; /* -ENOMEM, sticky */
+} doctor_t;
+
+static void
+say(doctor_t *d, const char *name, const char *status, const char *detail, const char *cure) {
+  al_val_t *row = al_val_map();
+
+  int rc = row ? 0 : -ENOMEM;
+  if (!rc) rc = al_val_set(row, "name", al_val_text(name));
+  if (!rc) rc = al_val_set(row, "status", al_val_text(status));
+  if (!rc) rc = al_val_set(row, "detail", al_val_text(detail));
+  if (!rc && cure) rc = al_val_set(row, "cure", al_val_text(cure));
+  if (rc) al_val_free(row);
+  else rc = al_val_add(d->checks, row);
+  if (rc) d->rc = rc;
+  if (strcmp(status, "found") && strcmp(status, "skipped")) d->ok = false;
+}
+
+static void
+say_error(doctor_t *d, const char *name, const char *status, const al_err_t *err) {
+  say(d, name, status, err->msg, al_err_cure_text(err));
+}
+
+/* ---- asking a program for its version ---- */
+
+static pid_t
+start(const char *program, int out) {
+  char home[AL_PATH_MAX], *argv[] = {(char *) program, "--version", NULL};
+  char *env[] = {"PATH=/usr/bin:/bin", "LC_ALL=C", home, NULL};
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attr;
+  const char *user = getenv("HOME");
+  pid_t pid = -1;
+
+  snprintf(home, sizeof home, "HOME=%s", user ? user : "/");
+  if (posix_spawn_file_actions_init(&files)) return -1;
+  if (posix_spawnattr_init(&attr)) {
+    posix_spawn_file_actions_destroy(&files);
+    return -1;
+  }
+  int rc = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  if (!rc) rc = posix_spawn_file_actions_adddup2(&files, out, 1);
+  if (!rc) rc = posix_spawn_file_actions_adddup2(&files, out, 2);
+  if (!rc) rc = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
+  if (!rc) rc = posix_spawn(&pid, program, &files, &attr, argv, env);
+  posix_spawnattr_destroy(&attr);
+  posix_spawn_file_actions_destroy(&files);
+  return rc ? -1 : pid;
+}
+
+/* Reads until EOF, the deadline, or the buffer is full; the rest does not matter. */
+static size_t
+drain(int fd, char *text, size_t cap, uint64_t end) {
+  size_t n = 0;
+
+  while (n < cap) {
+    uint64_t now = al_plat_mono_ms();
+    struct pollfd p = {fd, POLLIN, 0};
+    if (now >= end) break;
+    int got = poll(&p, 1, (int) (end - now));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    ssize_t r = read(fd, text + n, cap - n);
+    if (r < 0 && errno == EINTR) continue;
+    if (r <= 0) break;
+    n += (size_t) r;
+  }
+  return n;
+}
+
+/* The first line of `program --version`, printable. 0, or -ETIMEDOUT, -EIO (it failed). */
+static int
+ask_version(const char *program, char line[VERSION_MAX]) {
+  uint64_t end = al_plat_mono_ms() + AL_DOCTOR_CHILD_MS;
+  char text[4096];
+  int fds[2], status = 0;
+
+  line[0] = 0;
+  if (pipe(fds)) return -errno;
+  (void) fcntl(fds[0], F_SETFD, FD_CLOEXEC);
+  (void) fcntl(fds[1], F_SETFD, FD_CLOEXEC);
+  pid_t pid = start(program, fds[1]);
+  close(fds[1]);
+  size_t n = pid > 0 ? drain(fds[0], text, sizeof text, end) : 0;
+  close(fds[0]);
+  if (pid <= 0) return -EIO;
+  pid_t gone;
+  while ((gone = waitpid(pid, &status, WNOHANG)) == 0 && al_plat_mono_ms() < end) usleep(2000);
+  if (gone == 0) {
+    kill(-pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    return -ETIMEDOUT;
+  }
+  const char *stop = memchr(text, '\n', n);
+  al_utf8_printable(line, VERSION_MAX, text, stop ? (size_t) (stop - text) : n, false);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EIO;
+}
+
+/* The first MAJOR.MINOR.PATCH in the line; what follows it in *rest. */
+static bool
+find_version(const char *line, unsigned v[3], const char **rest) {
+  int used = 0;
+
+  for (const char *p = line; *p; p++) {
+    if (*p < '0' || *p > '9' || (p > line && p[-1] >= '0' && p[-1] <= '9')) continue;
+    if (sscanf(p, "%4u.%4u.%4u%n", &v[0], &v[1], &v[2], &used) != 3) continue;
+    *rest = p + used;
+    return true;
+  }
+  return false;
+}
+
+static bool
+older(const unsigned v[3], unsigned major, unsigned minor) {
+  return v[0] != major ? v[0] < major : v[1] < minor;
+}
+
+/* ---- checks ---- */
+
+static void
+check_platform(doctor_t *d) {
+  char text[256];
+  struct utsname u;
+
+  if (uname(&u)) memset(&u, 0, sizeof u);
+  bool arm = strcmp(u.machine, "arm64") == 0 || strcmp(u.machine, "aarch64") == 0, mac = strcmp(u.sysname, "Darwin") == 0;
+  d->linux_host = strcmp(u.sysname, "Linux") == 0;
+  snprintf(d->arch, sizeof d->arch, "%s", arm ? "aarch64" : "x86_64");
+  snprintf(text, sizeof text, "%.60s on %.60s", u.sysname, u.machine);
+  bool fits = (mac && arm) || (d->linux_host && (arm || strcmp(u.machine, "x86_64") == 0));
+  say(d, "platform", fits ? "found" : "missing", text, fits ? NULL : "Lanes run on macOS on Apple Silicon, and on Linux on x86_64 or aarch64.");
+  if (geteuid() != 0) {
+    say(d, "user", "found", "not root", NULL);
+    return;
+  }
+  al_err_t err = {0};
+  al_err_set(&err, AL_ELIMA_ROOT, "This process runs as root, and limactl refuses root.");
+  say_error(d, "user", "unsafe", &err);
+}
+
+static void
+check_home(doctor_t *d) {
+  al_err_t err = {0};
+
+  d->home_usable = al_home_open(d->opts->home, &d->home, &err) == 0;
+  if (d->home_usable) say(d, "home", "found", d->home.root, NULL);
+  else say_error(d, "home", "unsafe", &err);
+}
+
+/* Finds a program the way a lane would. False when it has been reported as missing or unsafe. */
+static bool
+find(doctor_t *d, const char *name, const char *asked, int code, char path[1024]) {
+  al_err_t err = {0};
+
+  int rc = al_plat_find_program(asked ? asked : name, NULL, path, 1024, &err);
+  if (rc == 0) return true;
+  bool unsafe = rc == AL_EPROGRAM_UNSAFE;
+  if (!unsafe && code) {
+    err.code = code;
+    err.cure[0] = 0;
+  }
+  const char *cure = unsafe || code ? al_err_cure_text(&err) : "Install it with the system's package manager (Debian: openssh-client, git).";
+  say(d, name, unsafe ? "unsafe" : "missing", err.msg, cure);
+  return false;
+}
+
+static void
+say_version(doctor_t *d, const char *name, const char *path, int rc, const char *line) {
+  char text[1400];
+
+  if (rc == -ETIMEDOUT) snprintf(text, sizeof text, "%s --version did not answer within %u s", path, AL_DOCTOR_CHILD_MS / 1000);
+  else snprintf(text, sizeof text, "%s --version failed: %.200s", path, line[0] ? line : "no output");
+  say(d, name, "unsafe", text, "Run it by hand; reinstall the program when it fails there, too.");
+}
+
+static void
+check_lima(doctor_t *d) {
+  const char *asked = d->opts->limactl ? d->opts->limactl : getenv("AGENT_LANE_LIMACTL"), *rest = "";
+  char path[1024], line[VERSION_MAX], text[1400];
+  unsigned v[3];
+
+  if (!find(d, "limactl", asked && asked[0] ? asked : NULL, AL_ELIMA_MISSING, path)) return;
+  int rc = ask_version(path, line);
+  if (rc == -EIO && geteuid() == 0) { /* it says so itself, and "user" has been reported */
+    snprintf(text, sizeof text, "%s; its version cannot be asked as root", path);
+    say(d, "limactl", "skipped", text, NULL);
+    return;
+  }
+  if (rc) {
+    say_version(d, "limactl", path, rc, line);
+    return;
+  }
+  snprintf(text, sizeof text, "%s: %s", path, line);
+  al_err_t err = {0};
+  if (!find_version(line, v, &rest) || (*rest && *rest != '-' && strcmp(rest, ".m"))) {
+    al_err_set(&err, AL_ELIMA_UNKNOWN_VERSION, "%.600s", text);
+    if (d->opts->allow_unknown_lima) say(d, "limactl", "found", text, NULL);
+    else say_error(d, "limactl", "unsafe", &err);
+    return;
+  }
+  bool early = v[0] == 2 && v[1] == 2 && v[2] == 0 && (strncmp(rest, "-alpha", 6) == 0 || strncmp(rest, "-beta", 5) == 0 || strncmp(rest, "-rc", 3) == 0);
+  if (!older(v, LIMA_LEAST) && !early) {
+    say(d, "limactl", "found", text, NULL);
+    return;
+  }
+  al_err_set(&err, AL_ELIMA_TOO_OLD, "%.600s", text);
+  say_error(d, "limactl", "too old", &err);
+}
+
+static void
+check_qemu(doctor_t *d, const char *name) {
+  char path[1024], line[VERSION_MAX], text[1400];
+  const char *rest;
+  unsigned v[3];
+
+  if (!find(d, name, NULL, AL_EQEMU_MISSING, path)) return;
+  int rc = ask_version(path, line);
+  if (rc || !find_version(line, v, &rest)) {
+    say_version(d, name, path, rc ? rc : -EIO, line);
+    return;
+  }
+  snprintf(text, sizeof text, "%s: %s", path, line);
+  bool old = older(v, QEMU_LEAST);
+  say(d, name, old ? "too old" : "found", text, old ? "Upgrade QEMU to 6.2 or newer." : NULL);
+}
+
+static void
+check_plain(doctor_t *d, const char *name) {
+  char path[1024];
+
+  if (find(d, name, NULL, 0, path)) say(d, name, "found", path, NULL);
+}
+
+static void
+check_kvm(doctor_t *d) {
+  if (access("/dev/kvm", F_OK)) {
+    say(d, "kvm", "skipped", "There is no /dev/kvm: lanes run in software emulation, which is several times slower.", NULL);
+  } else if (access("/dev/kvm", R_OK | W_OK)) {
+    say(d, "kvm", "skipped", "/dev/kvm is not open to you (group kvm?): lanes run in software emulation, which is several times slower.", NULL);
+  } else {
+    say(d, "kvm", "found", "/dev/kvm is open to you; it is used once the image's kernel has been seen to run under it.", NULL);
+  }
+}
+
+static void
+check_image(doctor_t *d) {
+  al_image_t image;
+  al_err_t err = {0};
+
+  if (!d->home_usable) {
+    say(d, "image", "skipped", "The home cannot be used.", NULL);
+    return;
+  }
+  int rc = al_image_open(&d->home, d->opts->image, d->linux_host ? "qemu" : "vz", d->arch, &image, &err);
+  if (rc == 0) say(d, "image", "found", image.id, NULL);
+  else if (rc == -ENOMEM) d->rc = rc;
+  else say_error(d, "image", rc == AL_EIMAGE_MISSING ? "missing" : "unsafe", &err);
+}
+
+static void
+check_room(doctor_t *d) {
+  struct statvfs vfs;
+  char text[128];
+
+  if (!d->home_usable || statvfs(d->home.root, &vfs)) {
+    say(d, "disk space", "skipped", "The home cannot be used.", NULL);
+    return;
+  }
+  uint64_t room = (uint64_t) vfs.f_bavail * vfs.f_frsize;
+  snprintf(text, sizeof text, "%.1f GiB free in the home", (double) room / (double) (1ull << 30));
+  bool enough = room >= ROOM_LEAST;
+  say(d, "disk space", enough ? "found" : "missing", text, enough ? NULL : "Free at least 2 GiB: a lane's disk grows with what is written in it.");
+}
+
+int
+al_doctor_run(const al_doctor_opts_t *opts, al_val_t **out, al_err_t *err) {
+  doctor_t d = {.opts = opts, .ok = true, .checks = al_val_list()};
+  al_val_t *report = al_val_map();
+
+  if (!d.checks || !report) d.rc = -ENOMEM;
+  if (!d.rc) {
+    check_platform(&d);
+    check_home(&d);
+    check_lima(&d);
+    if (d.linux_host) check_qemu(&d, strcmp(d.arch, "aarch64") == 0 ? "qemu-system-aarch64" : "qemu-system-x86_64");
+    if (d.linux_host) check_qemu(&d, "qemu-img");
+    check_plain(&d, "ssh");
+    check_plain(&d, "ssh-keygen");
+    check_plain(&d, "git");
+    if (d.linux_host) check_kvm(&d);
+    check_image(&d);
+    check_room(&d);
+  }
+  if (!d.rc) d.rc = al_val_set(report, "ok", al_val_bool(d.ok));
+  if (!d.rc) {
+    d.rc = al_val_set(report, "checks", d.checks);
+    d.checks = NULL; /* taken, also on failure */
+  }
+  if (d.rc) {
+    al_val_free(report);
+    al_val_free(d.checks);
+    return al_err_set(err, -ENOMEM, "Out of memory.");
+  }
+  *out = report;
+  return 0;
+}
