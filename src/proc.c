@@ -3,6 +3,7 @@
 #include "proc.h"
 #include "mem.h"
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -112,7 +113,7 @@ caller_has_all(priv_t *v) {
 static void
 check_done(priv_t *v) {
   if (!v->exited || v->finishing) return;
-  bool out_over = v->out_mode == AL_PROC_NULL || (v->out_mode == AL_PROC_BUFFER ? v->out_eof : caller_has_all(v));
+  bool out_over = v->out_mode == AL_PROC_NULL || v->out_mode == AL_PROC_FD || (v->out_mode == AL_PROC_BUFFER ? v->out_eof : caller_has_all(v));
   bool err_over = !v->has_err || v->err_eof;
   if (out_over && err_over) finish(v);
 }
@@ -241,18 +242,23 @@ init_pipe(priv_t *v, uv_pipe_t *pipe, uv_stdio_container_t *io, int flags) {
   return 0;
 }
 
+static void
+hand_over(uv_stdio_container_t *io, int fd) {
+  io->flags = UV_INHERIT_FD;
+  io->data.fd = fd;
+}
+
 static int
 init_stdio(priv_t *v, const al_proc_opts_t *opts, uv_stdio_container_t io[3]) {
   int rc = 0;
 
   for (int i = 0; i < 3; i++) io[i].flags = UV_IGNORE; /* /dev/null */
-  if (v->in_mode != AL_PROC_NULL) rc = init_pipe(v, &v->in, &io[0], UV_READABLE_PIPE);
-  if (!rc && v->out_mode != AL_PROC_NULL) rc = init_pipe(v, &v->out, &io[1], UV_WRITABLE_PIPE);
+  if (v->in_mode == AL_PROC_FD) hand_over(&io[0], opts->in_fd);
+  else if (v->in_mode != AL_PROC_NULL) rc = init_pipe(v, &v->in, &io[0], UV_READABLE_PIPE);
+  if (v->out_mode == AL_PROC_FD) hand_over(&io[1], opts->out_fd);
+  else if (!rc && v->out_mode != AL_PROC_NULL) rc = init_pipe(v, &v->out, &io[1], UV_WRITABLE_PIPE);
   if (!rc && v->has_err) rc = init_pipe(v, &v->err, &io[2], UV_WRITABLE_PIPE);
-  if (!v->has_err) {
-    io[2].flags = UV_INHERIT_FD;
-    io[2].data.fd = opts->stderr_fd;
-  }
+  if (!v->has_err) hand_over(&io[2], opts->stderr_fd);
   return rc;
 }
 
@@ -284,7 +290,7 @@ spawn(priv_t *v, const al_proc_opts_t *opts) {
 
 static bool
 opts_valid(const al_proc_opts_t *o) {
-  bool piped = o->in == AL_PROC_PIPE || o->out == AL_PROC_PIPE;
+  bool piped = o->in == AL_PROC_PIPE || o->out == AL_PROC_PIPE || o->in == AL_PROC_FD || o->out == AL_PROC_FD;
 
   return o->file && o->file[0] == '/' && o->argv && o->argv[0] && o->env && (o->deadline_ms > 0 || piped) && o->stderr_fd >= -1
     && (o->out != AL_PROC_BUFFER || o->out_cap > 0) && (o->input_len == 0 || (o->in == AL_PROC_BUFFER && o->input));
@@ -315,6 +321,20 @@ run(priv_t *v, const al_proc_opts_t *opts) {
   if (opts->deadline_ms) uv_timer_start(&v->timer, on_timer, opts->deadline_ms, 0);
 }
 
+/* libuv writes to a child's stdin without MSG_NOSIGNAL, so a child that closed it would end us. Node ignores SIGPIPE and
+ * other programs handle it as they like; only where it would kill is it blocked, and only on the loop's thread. The
+ * child starts with an empty mask all the same. */
+static void
+survive_sigpipe(void) {
+  struct sigaction act;
+  sigset_t set;
+
+  if (sigaction(SIGPIPE, NULL, &act) || (act.sa_flags & SA_SIGINFO) || act.sa_handler != SIG_DFL) return;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 int
 al_proc_start(uv_loop_t *loop, al_proc_t *p, const al_proc_opts_t *opts, al_proc_cb on_done) {
   void *data = p->data;
@@ -343,6 +363,7 @@ al_proc_start(uv_loop_t *loop, al_proc_t *p, const al_proc_opts_t *opts, al_proc
   uv_timer_init(loop, &v->drain);
   v->timer.data = v->drain.data = v;
   v->handles = 2;
+  survive_sigpipe();
   run(v, opts);
   return 0;
 }

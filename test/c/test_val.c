@@ -132,7 +132,7 @@ scenario(void *data) {
     if (!rc) rc = al_val_add(l, i % 2 ? al_val_bytes("b", 1) : al_val_text("t"));
   if (!rc) rc = al_val_set(m, "list", l);
   else al_val_free(l);
-  char key[8];
+  char key[16];
   for (int i = 0; !rc && i < 6; i++) snprintf(key, sizeof key, "k%d", i), rc = al_val_set(m, key, al_val_bool(true));
   if (!rc) rc = al_val_set(m, "cpus", al_val_double(0.5));
   char *p = rc ? NULL : al_malloc(2);
