@@ -26,6 +26,7 @@ typedef struct walk_s {
   al_buf_t path; /* name in the archive of what is being looked at */
   uint8_t *block;
   unsigned depth;
+  int failed; /* of the pipe, or -ECANCELED after any failure: nothing more is put into it */
 } walk_t;
 
 /* The path on the host of the thing at w->path, for messages. */
@@ -42,21 +43,25 @@ unreadable(walk_t *w, int error) {
   return refuse(w, AL_ESOURCE_UNREADABLE, strerror(error));
 }
 
-/* libarchive failed: the pipe was broken (then there is nothing to say), or it has words of its own. */
+/* Bytes that can go nowhere any more are dropped, and the failure is noted: an error from here would make libarchive skip
+ * its own close, which leaks its buffer and is not needed. */
+static la_ssize_t
+on_write(struct archive *a, void *data, const void *p, size_t n) {
+  walk_t *w = data;
+  (void) a;
+  if (w->failed == 0) w->failed = al__pipe_put(w->t->pipe, p, n);
+  return (la_ssize_t) n;
+}
+
+/* After each call of libarchive's: 0, or the error, which is in t->err unless the pipe was broken. */
 static int
-archive_failed(walk_t *w) {
-  if (al__pipe_broken(w->t->pipe)) return -ECANCELED;
+checked(walk_t *w, bool ok) {
+  if (w->failed == -ENOMEM) return unreadable(w, ENOMEM);
+  if (w->failed < 0) return w->failed;
+  if (ok) return 0;
   if (archive_errno(w->a) == ENOMEM) return unreadable(w, ENOMEM);
   const char *text = archive_error_string(w->a);
   return refuse(w, AL_ESOURCE_UNSUPPORTED, text ? text : "cannot be put into an archive");
-}
-
-static la_ssize_t
-on_write(struct archive *a, void *data, const void *p, size_t n) {
-  int r = al__pipe_put(data, p, n);
-  if (r == 0) return (la_ssize_t) n;
-  archive_set_error(a, -r, "the receiver is gone");
-  return -1;
 }
 
 /* Names of users, times other than the last change and extended attributes stay on the host. */
@@ -76,9 +81,8 @@ fill_entry(walk_t *w, const struct stat *st) {
 /* A warning of libarchive's means that a name or a number would arrive changed; that is not a copy. */
 static int
 put_header(walk_t *w) {
-  if (archive_write_header(w->a, w->entry) != ARCHIVE_OK) return archive_failed(w);
   w->t->stats.files++;
-  return 0;
+  return checked(w, archive_write_header(w->a, w->entry) == ARCHIVE_OK);
 }
 
 /* Tells libarchive where a sparse file has data. A file system that cannot say is a file without holes. */
@@ -105,7 +109,8 @@ static int
 put_bytes(walk_t *w, const uint8_t *p, size_t n) {
   while (n > 0) {
     la_ssize_t r = archive_write_data(w->a, p, n);
-    if (r <= 0) return archive_failed(w);
+    int failed = checked(w, r > 0);
+    if (failed < 0) return failed;
     p += r;
     n -= (size_t) r;
   }
@@ -240,13 +245,11 @@ open_archive(walk_t *w) {
   if (!w->block || !w->a || !w->entry || !w->links) return unreadable(w, ENOMEM);
   archive_entry_linkresolver_set_strategy(w->links, ARCHIVE_FORMAT_TAR_PAX_RESTRICTED);
   /* Names are bytes: whatever locale the process has, they must not be converted. */
-  if (archive_write_set_format_pax_restricted(w->a) != ARCHIVE_OK || archive_write_add_filter_none(w->a) != ARCHIVE_OK ||
-      archive_write_set_format_option(w->a, "pax", "hdrcharset", "BINARY") != ARCHIVE_OK ||
-      archive_write_set_bytes_per_block(w->a, (int) BLOCK) != ARCHIVE_OK || archive_write_set_bytes_in_last_block(w->a, 1) != ARCHIVE_OK ||
-      archive_write_open(w->a, w->t->pipe, NULL, on_write, NULL) != ARCHIVE_OK) {
-    return archive_failed(w);
-  }
-  return 0;
+  bool ok = archive_write_set_format_pax_restricted(w->a) == ARCHIVE_OK && archive_write_add_filter_none(w->a) == ARCHIVE_OK &&
+            archive_write_set_format_option(w->a, "pax", "hdrcharset", "BINARY") == ARCHIVE_OK &&
+            archive_write_set_bytes_per_block(w->a, (int) BLOCK) == ARCHIVE_OK && archive_write_set_bytes_in_last_block(w->a, 1) == ARCHIVE_OK &&
+            archive_write_open(w->a, w, NULL, on_write, NULL) == ARCHIVE_OK;
+  return checked(w, ok);
 }
 
 int
@@ -255,9 +258,9 @@ al__tar_write(al_tar_t *t) {
   al_buf_init(&w.path, 0);
   int r = open_archive(&w);
   if (r == 0) r = put_root(&w);
-  if (r == 0 && archive_write_close(w.a) != ARCHIVE_OK) r = archive_failed(&w);
-  /* Without this, freeing would write the archive's end, and the receiver would take the torso for the whole. */
-  if (r < 0 && w.a) archive_write_fail(w.a);
+  if (r == 0) r = checked(&w, archive_write_close(w.a) == ARCHIVE_OK);
+  /* Freeing an open archive writes its end; nobody may get it and take the torso for the whole. */
+  if (r < 0 && w.failed == 0) w.failed = -ECANCELED;
   if (w.a) archive_write_free(w.a);
   if (w.entry) archive_entry_free(w.entry);
   if (w.links) archive_entry_linkresolver_free(w.links);

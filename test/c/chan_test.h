@@ -119,7 +119,7 @@ rig_end(rig_t *r) {
     }
   }
   if (r->dir[0]) {
-    char cmd[128];
+    char cmd[256];
     snprintf(cmd, sizeof cmd, "chmod -R u+rwx %s; rm -rf %s", r->dir, r->dir);
     assert_int_equal(system(cmd), 0);
   }
