@@ -33,7 +33,7 @@ table_cure(int code) {
 }
 
 /* Formats into out; the text may hold bytes of a child or a guest, so it is made valid and harmless on the way. */
-static void
+static void __attribute__((format(printf, 3, 0)))
 format(char *out, size_t cap, const char *fmt, va_list ap) {
   char raw[AL_ERR_MSG_MAX * 2];
 
