@@ -7,7 +7,8 @@
 #include "utf8.h"
 #include <string.h>
 
-#define TEXT_MAX 256 /* of a guest's text in our messages */
+#define TEXT_MAX 256     /* of a guest's text in our messages */
+#define REJECT_VERSION 2 /* docs/PROTOCOL.md */
 
 static void
 violation(al_chan_t *c, const al_frame_t *f, const char *what) {
@@ -42,11 +43,8 @@ static void
 on_reject(al_chan_t *c, const al_frame_t *f) {
   char text[TEXT_MAX];
   al_utf8_printable(text, sizeof text, f->payload + 4, f->len - 4, false);
-  if (c->state == AL_CHAN_HELLO) {
-    al__chan_fail(c, AL_EPEER_INCOMPATIBLE, "the guest's agent refused: %s (%u)", text, al_get32(f->payload));
-  } else {
-    al__chan_fail(c, AL_ECHANNEL_CLOSED, "the guest's agent gave up: %s (%u)", text, al_get32(f->payload));
-  }
+  bool version = c->state == AL_CHAN_HELLO && al_get32(f->payload) == REJECT_VERSION;
+  al__chan_fail(c, version ? AL_EPEER_INCOMPATIBLE : AL_ECHANNEL_CLOSED, "the guest's agent refused: %s (%u)", text, al_get32(f->payload));
 }
 
 static void
@@ -157,7 +155,7 @@ on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   x->length = al_get64(f->payload + 16);
   al_utf8_printable(x->text, sizeof x->text, f->payload + 24, f->len - 24, false);
   if (kind == AL_EXIT_ERROR) {
-    al_err_set(&x->err, AL_EEXEC_FAILED, "the guest could not run it: %s%s%s", x->text, x->text[0] ? ": " : "", strerror((int) value));
+    al_err_set(&x->err, AL_EEXEC_FAILED, "the guest could not run it: %s", x->text[0] ? x->text : "it gave no reason");
   }
   s->over = true;
   al__stream_finish(s);

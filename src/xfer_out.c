@@ -9,6 +9,8 @@
 /* Disk work happens on a thread of the transfer's own, in the order it is posted: open, one job per chunk, commit, and the
  * clean-up last. A chunk's credit goes back to the guest when it has been written, so that at most a window is in memory. */
 
+#define LINUX_ELOOP 40 /* the guest's numbers; the others in refused_by_guest are the same everywhere */
+
 typedef struct xfer_out_s {
   al_xfer_t base;
   al_stream_t *s;    /* NULL after the end */
@@ -165,7 +167,7 @@ refused_by_guest(xfer_out_t *x, const al_exit_t *e) {
   switch (e->value) {
     case ENOENT:
     case ENOTDIR: al_err_set(err, AL_EGUEST_FILE_MISSING, "%s does not exist in the guest", x->guest); break;
-    case ELOOP: al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest); break;
+    case LINUX_ELOOP: al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest); break;
     case EISDIR: al_err_set(err, AL_ENOT_A_FILE, "%s in the guest is a directory", x->guest); break;
     case EINVAL:
     case ENXIO: al_err_set(err, AL_ENOT_A_FILE, "%s in the guest is not a regular file", x->guest); break;

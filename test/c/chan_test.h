@@ -80,6 +80,7 @@ rig_idle(rig_t *r, uint64_t ms) {
 
 static inline void
 rig_base(rig_t *r, int fd) {
+  signal(SIGPIPE, SIG_IGN); /* as Node does */
   r->timed_out = r->ready = r->closed = false;
   assert_int_equal(uv_loop_init(&r->loop), 0);
   uv_timer_init(&r->loop, &r->guard);
