@@ -39,6 +39,7 @@ async function main(): Promise<void> {
   const program = new Command("agent-lane")
     .description("Disposable Linux VMs for coding agents: look after lanes, images and this machine.")
     .version(version())
+    .allowExcessArguments(false)
     .showHelpAfterError("(agent-lane --help shows how)")
     .addHelpText("after", EXAMPLES)
     .exitOverride();

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command as people run it: what it prints, where, and its exit status.
+import { execFileSync, spawn, spawnSync } from "node:child_process";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe, expect, it } from "vitest";
+import { bytes, plain, table, when } from "../../lib/cli/output.js";
+
+const root = join(import.meta.dirname, "..", "..");
+const main = join(root, "dist", "cli", "main.js");
+const scratch = mkdtempSync(join(tmpdir(), "al-cli-"));
+const home = join(scratch, "home");
+afterAll(() => rmSync(scratch, { recursive: true, force: true }));
+
+interface Run {
+  readonly status: number | null;
+  readonly out: string;
+  readonly err: string;
+}
+
+function run(args: string[], env: NodeJS.ProcessEnv = {}): Run {
+  const r = spawnSync(process.execPath, [main, ...args], {
+    encoding: "utf8",
+    timeout: 25_000,
+    env: { ...process.env, AGENT_LANE_HOME: home, AGENT_LANE_LIMACTL: "", FORCE_COLOR: "", NO_COLOR: "1", ...env },
+  });
+  return { status: r.status, out: r.stdout, err: r.stderr };
+}
+
+describe("usage", () => {
+  it("--version prints the package's version", () => {
+    const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as { version: string };
+    expect(run(["--version"])).toEqual({ status: 0, out: `${version}\n`, err: "" });
+  });
+
+  it("--help shows every command, examples and the exit status", () => {
+    const { status, out } = run(["--help"]);
+    expect(status).toBe(0);
+    for (const word of ["doctor", "ls", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
+  });
+
+  it.each([["doctor"], ["ls"], ["reap"], ["image import"], ["image ls"]])("%s --help has an example", (command) => {
+    const { status, out } = run([...command.split(" "), "--help"]);
+    expect(status).toBe(0);
+    expect(out).toMatch(/Examples?:\n +agent-lane /);
+  });
+
+  it.each([[["nonsense"]], [["ls", "--nonsense"]], [["image", "import"]], [["ls", "extra"]], [[]]])("%j is wrong usage: exit 2, help on stderr, nothing on stdout", (args) => {
+    const { status, out, err } = run(args);
+    expect(status).toBe(2);
+    expect(out).toBe("");
+    expect(err).toMatch(/--help|Usage/);
+    expect(err).not.toContain("    at ");
+  });
+});
+
+describe("doctor", () => {
+  it("prints one JSON object and exits 1 when something is missing", () => {
+    const { status, out, err } = run(["doctor", "--json", "--limactl", join(scratch, "no-limactl")]);
+    expect(err).toBe("");
+    expect(status).toBe(1);
+    const report = JSON.parse(out) as { ok: boolean; checks: { name: string; status: string; cure?: string }[] };
+    expect(report.ok).toBe(false);
+    expect(report.checks.map((c) => c.name)).toEqual(expect.arrayContaining(["limactl", "home", "image"]));
+    for (const check of report.checks) {
+      expect(["found", "missing", "too old", "unsafe", "skipped"]).toContain(check.status);
+      if (["missing", "too old", "unsafe"].includes(check.status)) expect(check.cure).toMatch(/\w/);
+    }
+    expect(report.checks.find((c) => c.name === "limactl")?.status).not.toBe("found");
+  });
+
+  it("prints a table with the cures below for people", () => {
+    const { status, out } = run(["doctor", "--limactl", join(scratch, "no-limactl")]);
+    expect(status).toBe(1);
+    expect(out).toMatch(/^requirement +status +detail\n/);
+    expect(out).toMatch(/\nlimactl: Install Lima/);
+    expect(out).toMatch(/\nimage: Import an image first/);
+  });
+});
+
+describe("ls, image, reap", () => {
+  it("ls of a new home", () => {
+    expect(run(["ls"])).toEqual({ status: 0, out: "There are no lanes.\n", err: "" });
+    expect(JSON.parse(run(["ls", "--json"]).out)).toEqual([]);
+    expect(run(["ls", "--all", "--home", join(scratch, "other")]).out).toBe("There has been no lane yet.\n");
+  });
+
+  it("image ls of a new home", () => {
+    expect(run(["image", "ls"]).out).toContain("agent-lane image import DIR");
+    expect(JSON.parse(run(["image", "ls", "--json"]).out)).toEqual([]);
+  });
+
+  it("image import of nothing: code, sentence and cure on stderr, exit 1, no stack trace", () => {
+    const { status, out, err } = run(["image", "import", join(scratch, "nothing")]);
+    expect(status).toBe(1);
+    expect(out).toBe("");
+    expect(err).toMatch(/^error SOURCE_MISSING: .+\ncure: .+\n$/);
+  });
+
+  it("image import of a directory without a manifest", () => {
+    mkdirSync(join(scratch, "empty"));
+    const { status, err } = run(["image", "import", join(scratch, "empty")]);
+    expect(status).toBe(1);
+    expect(err).toMatch(/^error (IMAGE_INVALID|SOURCE_MISSING): .+\ncure: .+\n$/);
+  });
+
+  it("a home that others can write is refused", () => {
+    const open = join(scratch, "open");
+    mkdirSync(open);
+    execFileSync("chmod", ["0777", open]);
+    const { status, err } = run(["ls", "--home", open]);
+    expect(status).toBe(1);
+    expect(err).toMatch(/^error HOME_UNSAFE: /);
+  });
+});
+
+describe("output", () => {
+  it("to a reader that has gone is no error", async () => {
+    const child = spawn(process.execPath, [main, "--help"], { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, AGENT_LANE_HOME: home } });
+    child.stdout.destroy();
+    let err = "";
+    child.stderr.on("data", (data: Buffer) => (err += data.toString()));
+    const status = await new Promise((resolve) => child.on("close", resolve));
+    expect(err).toBe("");
+    expect(status).toBe(0);
+  });
+
+  it("cannot drive the terminal", () => {
+    expect(plain("a\x1b[2Jb\rc\nd\x9b")).toBe("a?[2Jb?c d?");
+    expect(plain(undefined)).toBe("");
+    expect(plain({ a: 1 })).toBe('{"a":1}');
+  });
+
+  it("lines columns up", () => {
+    expect(table(["a", "long"], [["xxxx", "y"], ["z", ""]]).replace(/\x1b\[\d+m/g, "")).toBe("a     long\nxxxx  y\nz");
+  });
+
+  it("says times and sizes for people", () => {
+    expect([when(100, 100), when(40, 100), when(100 + 600, 100), when(100 - 7200, 100), when(100 + 4 * 86400, 100)]).toEqual(["in 0 s", "60 s ago", "in 10 min", "2 h ago", "in 4 d"]);
+    expect([bytes(5), bytes(300 * 2 ** 20), bytes(3 * 2 ** 30)]).toEqual(["5 B", "300 MiB", "3.0 GiB"]);
+  });
+});
+
+it("the command runs where Sandcastle is not installed", () => {
+  const bare = join(scratch, "bare");
+  mkdirSync(join(bare, "node_modules"), { recursive: true });
+  cpSync(join(root, "dist"), join(bare, "dist"), { recursive: true });
+  cpSync(join(root, "prebuilds"), join(bare, "prebuilds"), { recursive: true });
+  cpSync(join(root, "package.json"), join(bare, "package.json"));
+  for (const name of ["commander", "picocolors"]) symlinkSync(join(root, "node_modules", name), join(bare, "node_modules", name));
+  const r = spawnSync(process.execPath, [join(bare, "dist", "cli", "main.js"), "ls", "--json"], { encoding: "utf8", env: { ...process.env, AGENT_LANE_HOME: home } });
+  expect(r.stderr).toBe("");
+  expect(JSON.parse(r.stdout)).toEqual([]);
+  // Proof that this place really lacks it.
+  writeFileSync(join(bare, "probe.mjs"), `import("./dist/index.js").then(() => console.log("loaded"), (e) => console.log(e.code));`);
+  expect(execFileSync(process.execPath, [join(bare, "probe.mjs")], { encoding: "utf8" })).toBe("ERR_MODULE_NOT_FOUND\n");
+});

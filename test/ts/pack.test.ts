@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is published: the right files, nothing else, and a package description that tools agree with.
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+
+const root = join(import.meta.dirname, "..", "..");
+const scratch = mkdtempSync(join(tmpdir(), "al-pack-"));
+afterAll(() => rmSync(scratch, { recursive: true, force: true }));
+const pkg = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as Record<string, never>;
+
+describe("npm pack", () => {
+  let files: { path: string; mode: number }[] = [];
+  beforeAll(() => {
+    const out = execFileSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+    files = (JSON.parse(out) as [{ files: typeof files }])[0].files;
+  });
+
+  it("holds what runs", () => {
+    const paths = files.map((f) => f.path);
+    const platform = `${process.platform}-${process.arch}`;
+    for (const path of ["dist/index.js", "dist/index.d.ts", "dist/cli/main.js", `prebuilds/${platform}/agent_lane.node`, `prebuilds/${platform}/warden`, "prebuilds/guest/agent-x86_64", "package.json"])
+      expect(paths).toContain(path);
+  });
+
+  it("holds what builds from source", () => {
+    const paths = files.map((f) => f.path);
+    for (const path of ["binding.gyp", "binding/addon.cc", "binding/pkgconfig.cjs", "scripts/build-native", "Makefile", "src/al.h", "src/engine.c"]) expect(paths).toContain(path);
+  });
+
+  it("holds no tests, caches or build leftovers", () => {
+    expect(files.map((f) => f.path).filter((p) => /^(test|bench|build|node_modules|docs|lib)\/|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(p))).toEqual([]);
+  });
+
+  it("keeps the command executable", () => {
+    expect((files.find((f) => f.path === "dist/cli/main.js")?.mode ?? 0) & 0o111).not.toBe(0);
+    expect(readFileSync(join(root, "dist", "cli", "main.js"), "utf8").startsWith("#!/usr/bin/env node\n")).toBe(true);
+  });
+});
+
+describe("package.json", () => {
+  it("installs without running anything", () => {
+    expect(pkg["gypfile"]).toBe(false);
+    for (const script of ["preinstall", "install", "postinstall", "prepare"]) expect(pkg["scripts"]).not.toHaveProperty(script);
+  });
+
+  it("is in order for publint", () => {
+    const out = execFileSync(process.execPath, [join(root, "node_modules", "publint", "src", "cli.js"), "--strict", "--pack", "npm"], { cwd: root, encoding: "utf8", env: { ...process.env, NO_COLOR: "1" } });
+    expect(out).toContain("All good!");
+  });
+
+  it("has a lock without addresses", () => {
+    expect(readFileSync(join(root, "package-lock.json"), "utf8")).not.toMatch(/"resolved"|https?:\/\/(?!.*(github|opencollective|tidelift|paulmillr|buymeacoffee|patreon|sponsor|funding))/);
+  });
+});
+
+describe("types", () => {
+  it("satisfy a strict consumer, and refuse what is wrong", () => {
+    const consumer = join(scratch, "consumer");
+    mkdirSync(join(consumer, "node_modules", "@agent-lane"), { recursive: true });
+    mkdirSync(join(consumer, "node_modules", "@ai-hero"));
+    symlinkSync(root, join(consumer, "node_modules", "@agent-lane", "provider-lima"));
+    symlinkSync(join(root, "node_modules", "@ai-hero", "sandcastle"), join(consumer, "node_modules", "@ai-hero", "sandcastle"));
+    symlinkSync(join(root, "node_modules", "@types"), join(consumer, "node_modules", "@types"));
+    writeFileSync(join(consumer, "package.json"), '{"type":"module"}');
+    writeFileSync(
+      join(consumer, "use.ts"),
+      `import { lima, LaneError, type LaneEvent, type LimaOptions } from "@agent-lane/provider-lima";
+import { createSandbox, type SandboxProvider } from "@ai-hero/sandcastle";
+const options: LimaOptions = { cpus: 2, network: "none", onEvent: (e: LaneEvent) => { if (e.type === "close-failed") e.error.cure.trim(); else if (e.type === "booting") e.timeMs.toFixed(); } };
+const provider: SandboxProvider = lima(options);
+export const sandbox = () => createSandbox({ branch: "b", sandbox: lima({ memoryGiB: undefined }) });
+export const code = (e: unknown): string => (e instanceof LaneError && e.code === "BUSY" ? e.cure : String(provider));
+// @ts-expect-error an unknown option
+lima({ cpu: 2 });
+// @ts-expect-error a wrong value
+lima({ network: "closed" });
+// @ts-expect-error a code that does not exist
+export const wrong = (e: LaneError) => e.code === "NOPE";
+`,
+    );
+    writeFileSync(
+      join(consumer, "tsconfig.json"),
+      JSON.stringify({ compilerOptions: { strict: true, exactOptionalPropertyTypes: true, noUncheckedIndexedAccess: true, module: "NodeNext", target: "ES2022", lib: ["ES2022", "ESNext.Disposable"], types: ["node"], noEmit: true, skipLibCheck: true, preserveSymlinks: false }, include: ["use.ts"] }),
+    );
+    const tsc = join(root, "node_modules", "typescript", "bin", "tsc");
+    try {
+      execFileSync(process.execPath, [tsc, "-p", consumer], { encoding: "utf8" });
+    } catch (error) {
+      throw new Error((error as { stdout: string }).stdout);
+    }
+  });
+});
