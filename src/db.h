@@ -22,11 +22,14 @@ struct al_db_job_s {
 };
 
 /* Opens (creates, 0600) and migrates the file on the database thread; blocks the caller. WAL, busy timeout 5 s.
- * AL_EREGISTRY_DAMAGED, AL_EREGISTRY_LOCKED, -errno. `migrations` are SQL scripts; PRAGMA user_version counts them. */
+ * AL_EREGISTRY_DAMAGED (also: newer, or not a registry; the file stays as it is), AL_EREGISTRY_LOCKED, -errno (-ELOOP a
+ * link, -EPERM not ours alone). After a failure the loop must still turn for the thread to end. `migrations` are SQL
+ * scripts; PRAGMA user_version counts them. */
 int
 al_db_open(uv_loop_t *loop, const char *path, const char *const *migrations, int count, al_db_t **out, al_err_t *err);
 void
 al_db_run(al_db_t *db, al_db_job_t *job, int (*run)(al_db_job_t *, struct sqlite3 *), void (*done)(al_db_job_t *, int));
+/* Jobs that were queued before still run and commit; later ones end with UV_ECANCELED. */
 void
 al_db_close(al_db_t *db, void (*cb)(void *data), void *data);
 

@@ -126,21 +126,20 @@ build(sqlite3 *sql, const char *text, size_t len, tree_t *t, al_err_t *err) {
 
 int
 al_json_parse(const char *text, size_t len, al_val_t **out, al_err_t *err) {
-  al_err_t own = {0};
+  al_err_t why = {0};
   sqlite3 *sql = NULL;
   tree_t t = {0};
 
   *out = NULL;
-  if (!err) err = &own;
-  err->code = 0;
-  int rc = scan(text, len, err);
-  if (rc) return rc;
-  if (sqlite3_open_v2(":memory:", &sql, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_MEMORY | SQLITE_OPEN_NOMUTEX, NULL)) rc = -ENOMEM;
-  if (!rc) rc = build(sql, text, len, &t, err);
+  int rc = scan(text, len, &why);
+  if (!rc && sqlite3_open_v2(":memory:", &sql, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_MEMORY | SQLITE_OPEN_NOMUTEX, NULL)) rc = -ENOMEM;
+  if (!rc) rc = build(sql, text, len, &t, &why);
   sqlite3_close(sql);
   if (rc) {
     al_val_free(t.root);
-    return err->code ? rc : al_err_set(err, rc, "Out of memory while reading JSON.");
+    if (!why.code) al_err_set(&why, rc, "Out of memory while reading JSON.");
+    if (err) *err = why;
+    return rc;
   }
   *out = t.root;
   return 0;

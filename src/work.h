@@ -9,6 +9,8 @@
 typedef struct al_worker_s al_worker_t;
 typedef struct al_job_s al_job_t;
 
+/* Loop thread: open, post, close. Jobs that are not done keep the loop alive, an idle worker does not. */
+
 /* Embedded in the caller's memory, which stays until `done`. run: worker thread. done: loop thread, exactly once,
  * never from inside al_worker_post; status is run's value, or UV_ECANCELED when it was dropped before it ran. */
 struct al_job_s {
