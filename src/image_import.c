@@ -162,6 +162,7 @@ al_image_import(const al_home_t *home, const char *from, al_image_progress_cb pr
   if (dir < 0) return al_err_set(err, AL_ESOURCE_MISSING, "%.300s cannot be opened as a directory: %s.", from, strerror(errno));
   int rc = al_plat_read_file(dir, "manifest.json", AL_IMAGE_MANIFEST_MAX, &text, &len);
   if (rc == -ENOENT) return al_err_set(err, AL_ESOURCE_MISSING, "%.300s holds no image: there is no manifest.json in it.", from);
+  if (rc == -ENOMEM) return al_err_set(err, rc, "Out of memory.");
   if (rc) return al_err_set(err, AL_EIMAGE_INVALID, "%.300s/manifest.json cannot be read: %s.", from, strerror(-rc));
   if ((rc = al__manifest_parse(text, len, m, err))) return rc;
   al__manifest_id(m, id);

@@ -179,6 +179,7 @@ al__image_load(const al_home_t *home, const char *id, al__manifest_t *out, al_er
   AL_AUTO_FD int dir = open_dir(home, id, err);
   if (dir < 0) return dir;
   int rc = al_plat_read_file(dir, "manifest.json", AL_IMAGE_MANIFEST_MAX, &text, &len);
+  if (rc == -ENOMEM) return al_err_set(err, rc, "Out of memory.");
   if (rc) return al_err_set(err, rc == -ENOENT ? rc : AL_EIMAGE_CORRUPT, "Image %s: manifest.json cannot be read: %s.", id, strerror(-rc));
   rc = al__manifest_parse(text, len, out, err);
   if (rc == -ENOMEM) return rc;
@@ -204,7 +205,8 @@ al__image_verify(const al_home_t *home, const char *id, const al__manifest_t *m,
   al_buf_init(&after, RECORD_MAX);
   int rc = survey(dir, id, m, &before, &latest, err);
   if (rc) goto done;
-  if (al_plat_read_file(dir, ".verified", RECORD_MAX, &kept, &len) == 0 && len == before.len && memcmp(kept, before.data, len) == 0) goto done;
+  rc = al_plat_read_file(dir, ".verified", RECORD_MAX, &kept, &len);
+  if (rc == -ENOMEM || (rc == 0 && len == before.len && memcmp(kept, before.data, len) == 0)) goto done;
   clock_gettime(CLOCK_REALTIME, &now);
   int64_t hashed_at = (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
   rc = hash_all(dir, id, m, err);
@@ -216,6 +218,7 @@ al__image_verify(const al_home_t *home, const char *id, const al__manifest_t *m,
     (void) al_plat_write_replace(dir, ".verified", after.data, after.len, 0600); /* without it the next check is slower, not wrong */
   }
 done:
+  if (rc == -ENOMEM) al_err_set(err, rc, "Out of memory.");
   al_buf_deinit(&before);
   al_buf_deinit(&after);
   return rc;

@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The image store: a manifest is never believed, an import is whole or not there, a changed byte is found. */
+#include "al_test.h"
+#include "image.h"
+#include "image_int.h"
+
+#define DISK_SIZE (3u << 20)
+
+static char dir[64];
+static al_home_t home;
+
+typedef struct parts_s {
+  const char *from, *to; /* one replacement in the manifest's text */
+} parts_t;
+
+static const char *
+in(const char *name) {
+  static char path[6][4096];
+  static int turn;
+  char *p = path[turn = (turn + 1) % 6];
+  snprintf(p, 4096, "%s/%s", dir, name);
+  return p;
+}
+
+static void
+hash_file(const char *path, char hex[65]) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  assert_true(fd >= 0);
+  assert_int_equal(al__image_hash(fd, -1, hex, NULL, NULL), 0);
+  close(fd);
+}
+
+/* A qcow2 header of version 3 and a body with a long hole; `tweak` < 104 is a header byte that becomes 4. */
+static void
+make_disk(const char *path, int tweak) {
+  static uint8_t disk[DISK_SIZE];
+  memset(disk, 0, sizeof disk);
+  memcpy(disk, "QFI\xfb\0\0\0\3", 8);
+  disk[24 + 3] = 1; /* 1 << 32 bytes of virtual size, big-endian in 24..32 */
+  disk[103] = 104;
+  if (tweak >= 0) disk[tweak] = 4;
+  memset(disk + DISK_SIZE - 5000, 0xaa, 4999);
+  FILE *f = fopen(path, "we");
+  assert_int_equal(fwrite(disk, 1, sizeof disk, f), sizeof disk);
+  assert_int_equal(fclose(f), 0);
+}
+
+/* Writes the manifest of the directory `name`, with one replacement. */
+static void
+make_manifest(const char *name, const parts_t *change) {
+  char disk[65], kernel[65], initrd[65], path[4200], text[8192], *at;
+  snprintf(path, sizeof path, "%s/disk.qcow2", in(name)), hash_file(path, disk);
+  snprintf(path, sizeof path, "%s/vmlinuz", in(name)), hash_file(path, kernel);
+  snprintf(path, sizeof path, "%s/initrd.img", in(name)), hash_file(path, initrd);
+  snprintf(text, sizeof text,
+    "{\"schema\":1,\"name\":\"base\",\"flavour\":\"base\",\"version\":\"1.0\",\"arch\":\"x86_64\",\"created\":\"2026-01-02T03:04:05Z\",\"virtual_size\":4294967296,"
+    "\"files\":[{\"name\":\"disk.qcow2\",\"size\":%u,\"sha256\":\"%s\",\"role\":\"disk\"},{\"name\":\"vmlinuz\",\"size\":6,\"sha256\":\"%s\",\"role\":\"kernel\"},"
+    "{\"name\":\"initrd.img\",\"size\":6,\"sha256\":\"%s\",\"role\":\"initrd\"}],"
+    "\"boot\":{\"qemu\":{\"kernel\":\"vmlinuz\",\"initrd\":\"initrd.img\",\"cmdline\":\"console=ttyS0 quiet\",\"disk_format\":\"qcow2\"},"
+    "\"vz\":{\"kernel\":\"vmlinuz\",\"initrd\":\"initrd.img\",\"cmdline\":\"console=hvc0\",\"disk_format\":\"raw\"}},"
+    "\"probe_marker\":\"agent-lane-probe-ok\",\"users\":{\"login\":\"lane\",\"agent\":\"agent\"},\"features\":[\"shell-transport\"]}",
+    DISK_SIZE, disk, kernel, initrd);
+  if (change) {
+    char tail[8192];
+    at = strstr(text, change->from);
+    if (!at) fail_msg("the manifest has no %s", change->from);
+    snprintf(tail, sizeof tail, "%s", at + strlen(change->from));
+    snprintf(at, sizeof text - (size_t) (at - text), "%s%s", change->to, tail);
+  }
+  al_test_write(in(name), "manifest.json", text);
+}
+
+static void
+make_image(const char *name, const parts_t *change) {
+  char path[4200];
+  mkdir(in(name), 0755);
+  snprintf(path, sizeof path, "%s/disk.qcow2", in(name));
+  make_disk(path, -1);
+  al_test_write(in(name), "vmlinuz", "kernel");
+  al_test_write(in(name), "initrd.img", "initrd");
+  make_manifest(name, change);
+}
+
+static int
+setup(void **state) {
+  al_err_t err = {0};
+  (void) state;
+  umask(022);
+  al_test_dir(dir);
+  return al_home_open(in("h"), &home, &err);
+}
+
+static int
+teardown(void **state) {
+  (void) state;
+  al_test_dir_remove(dir);
+  return 0;
+}
+
+/* Nothing half-made may lie in the store. */
+static int
+entries(const char *path) {
+  char command[4300], text[32] = "";
+  snprintf(command, sizeof command, "ls -A '%s' | wc -l", path);
+  FILE *p = popen(command, "re");
+  assert_non_null(fgets(text, sizeof text, p));
+  pclose(p);
+  return atoi(text);
+}
+
+static void
+test_image_import_then_open(void **state) {
+  al_image_t a, b;
+  al_err_t err = {0};
+  struct stat st;
+  (void) state;
+  make_image("src", NULL);
+  if (al_image_import(&home, in("src"), NULL, NULL, &a, &err)) fail_msg("%s", err.msg);
+  assert_true(strncmp(a.id, "base-", 5) == 0 && strlen(a.id) == 17);
+  assert_true(strncmp(a.id + 5, a.manifest_sha256, 12) == 0);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &b, &err), 0);
+  assert_string_equal(b.id, a.id);
+  assert_string_equal(b.disk_format, "qcow2");
+  assert_string_equal(b.cmdline, "console=ttyS0 quiet");
+  assert_string_equal(b.login_user, "lane");
+  assert_string_equal(b.agent_user, "agent");
+  assert_string_equal(b.probe_marker, "agent-lane-probe-ok");
+  assert_int_equal(b.virtual_size, 4294967296);
+  assert_int_equal(stat(b.disk, &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0400);
+  assert_int_equal(st.st_size, DISK_SIZE);
+  assert_true(st.st_blocks * 512 < DISK_SIZE / 2); /* the hole stayed one */
+  char hex[65];
+  hash_file(b.disk, hex);
+  assert_string_equal(hex, b.disk_sha256);
+  assert_int_equal(stat(b.kernel, &st) | stat(b.initrd, &st), 0);
+  assert_int_equal(stat(b.dir, &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0700);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0); /* a second time: nothing happens */
+  assert_int_equal(entries(home.images), 1);
+}
+
+static void
+test_image_choice(void **state) {
+  static const parts_t other = {"\"name\":\"base\"", "\"name\":\"mine\""}, later = {"2026-01-02", "2026-01-03"}, arm = {"x86_64", "aarch64"};
+  al_image_t a, b, c, got;
+  al_err_t err = {0};
+  (void) state;
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &got, &err), AL_EIMAGE_MISSING);
+  assert_non_null(strstr(err.msg, "No image has been imported"));
+  make_image("other", &other);
+  assert_int_equal(al_image_import(&home, in("other"), NULL, NULL, &a, &err), 0);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &got, &err), 0);
+  assert_string_equal(got.id, a.id);
+  make_image("base1", NULL);
+  assert_int_equal(al_image_import(&home, in("base1"), NULL, NULL, &b, &err), 0);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &got, &err), 0);
+  assert_string_equal(got.id, b.id);
+  make_image("base2", &later);
+  assert_int_equal(al_image_open(&home, in("base2"), "qemu", "x86_64", &c, &err), 0); /* a path imports */
+  assert_int_equal(al_image_open(&home, "base", "qemu", "x86_64", &got, &err), 0);
+  assert_string_equal(got.id, c.id);
+  assert_int_equal(al_image_open(&home, b.id, "qemu", "x86_64", &got, &err), 0);
+  assert_string_equal(got.id, b.id);
+  assert_int_equal(al_image_open(&home, "mine", "qemu", "x86_64", &got, &err), 0);
+  assert_string_equal(got.id, a.id);
+  assert_int_equal(al_image_open(&home, "nope", "qemu", "x86_64", &got, &err), AL_EIMAGE_MISSING);
+  assert_non_null(strstr(err.msg, a.id));
+  assert_int_equal(al_image_open(&home, "../images", "qemu", "x86_64", &got, &err), AL_EIMAGE_MISSING);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "aarch64", &got, &err), AL_EIMAGE_MISSING);
+  make_image("arm", &arm);
+  assert_int_equal(al_image_import(&home, in("arm"), NULL, NULL, &a, &err), 0);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "aarch64", &got, &err), 0);
+  assert_int_equal(al_image_open(&home, NULL, "vz", "x86_64", &got, &err), AL_EIMAGE_INVALID);
+  assert_non_null(strstr(err.msg, "disk-raw"));
+}
+
+static void
+test_image_list_says_what_there_is(void **state) {
+  al_image_t a;
+  al_val_t *list;
+  al_err_t err = {0};
+  const char *text;
+  (void) state;
+  assert_int_equal(al_image_list(&home, &list, &err), 0);
+  assert_int_equal(list->len, 0);
+  al_val_free(list);
+  make_image("src", NULL);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
+  mkdir(in("h/images/broken-000000000000"), 0700);
+  al_test_write(in("h/images/broken-000000000000"), "manifest.json", "{");
+  al_test_write(in("h/images"), "stray", "");
+  assert_int_equal(al_image_list(&home, &list, &err), 0);
+  assert_int_equal(list->len, 2);
+  for (size_t i = 0; i < 2; i++) {
+    const al_val_t *row = list->items[i];
+    assert_int_equal(al_val_get_text(row, "id", NULL, &text, &err), 0);
+    bool broken = text[1] == 'r';
+    assert_true(broken == (al_val_get(row, "problem") != NULL));
+    if (broken) continue;
+    assert_string_equal(text, a.id);
+    assert_int_equal(al_val_get(row, "bytes")->i, DISK_SIZE + 12);
+    assert_int_equal(al_val_get_text(row, "created", NULL, &text, &err), 0);
+    assert_string_equal(text, "2026-01-02T03:04:05Z");
+  }
+  al_val_free(list);
+}
+
+static void
+test_image_bad_manifests_are_refused(void **state) {
+  static const parts_t bad[] = {
+    {"{\"schema\":1", "{\"schema\":2"}, {"{\"schema\":1,", "{"}, {"{\"schema\":1", "\"schema\":1"}, {"\"name\":\"base\"", "\"name\":\"../base\""},
+    {"\"name\":\"base\"", "\"name\":\"\""}, {"\"name\":\"base\"", "\"name\":7"}, {"\"name\":\"base\"", "\"name\":\"-base\""}, {"x86_64", "sparc"},
+    {"\"name\":\"base\"", "\"name\":\"abcdefghijklmnopqrstuvwxyz0123456789\""}, {"2026-01-02T03:04:05Z", "yesterday"}, {"4294967296", "-1"}, {"4294967296", "1e300"},
+    {"\"name\":\"vmlinuz\"", "\"name\":\"../vmlinuz\""}, {"\"name\":\"vmlinuz\"", "\"name\":\".vmlinuz\""}, {"\"name\":\"vmlinuz\"", "\"name\":\"/etc/passwd\""},
+    {"\"name\":\"vmlinuz\"", "\"name\":\"DISK.QCOW2\""}, {"\"name\":\"vmlinuz\"", "\"name\":\"manifest.json\""}, {"\"name\":\"vmlinuz\"", "\"name\":\".verified\""},
+    {"\"size\":6", "\"size\":0"}, {"\"size\":6", "\"size\":-6"}, {"\"size\":6", "\"size\":6.5"}, {"\"size\":6", "\"size\":9223372036854775807"}, {"\"size\":6", "\"size\":\"6\""},
+    {"\"sha256\":\"", "\"sha256\":\"0"}, {"\"sha256\":\"", "\"sha256\":\"", }, {"\"role\":\"kernel\"", "\"role\":\"disk\""}, {"\"role\":\"disk\"", "\"role\":\"other\""},
+    {"\"kernel\":\"vmlinuz\"", "\"kernel\":\"other\""}, {"\"kernel\":\"vmlinuz\"", "\"kernel\":\"../vmlinuz\""}, {"quiet", "qu\\u0000iet"}, {"quiet", "qu\\niet"},
+    {"quiet", "{{.Env}}"}, {"quiet", "\xc3\xa4"}, {"\"disk_format\":\"qcow2\"", "\"disk_format\":\"raw\""}, {"\"login\":\"lane\"", "\"login\":\"root\""},
+    {"\"login\":\"lane\"", "\"login\":\"agent\""}, {"\"login\":\"lane\"", "\"login\":\"la ne\""}, {"\"login\":\"lane\"", "\"login\":\"-lane\""}, {"\"login\":\"lane\"", "\"login\":\"Lane\""},
+    {"\"users\"", "\"user\""}, {"\"boot\"", "\"boots\""}, {"\"files\"", "\"file\""}, {"agent-lane-probe-ok", "a b"}};
+  al_image_t a;
+  (void) state;
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    al_err_t err = {0};
+    if (strcmp(bad[i].from, bad[i].to) == 0) continue;
+    make_image("src", &bad[i]);
+    int rc = al_image_import(&home, in("src"), NULL, NULL, &a, &err);
+    if (rc != AL_EIMAGE_INVALID || err.code != rc || !err.msg[0]) fail_msg("%s -> %s: %d %s", bad[i].from, bad[i].to, rc, err.msg);
+    assert_int_equal(entries(home.images), 0);
+  }
+}
+
+static void
+test_image_files_must_be_what_the_manifest_says(void **state) {
+  al_image_t a;
+  al_err_t err = {0};
+  (void) state;
+  make_image("src", NULL);
+  al_test_write(in("src"), "initrd.img", "Initrd");
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_EIMAGE_INVALID);
+  assert_non_null(strstr(err.msg, "initrd.img has sha256"));
+  al_test_write(in("src"), "initrd.img", "longer than it was");
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_EIMAGE_INVALID);
+  assert_non_null(strstr(err.msg, "18 bytes"));
+  unlink(in("src/initrd.img"));
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_ESOURCE_MISSING);
+  assert_int_equal(symlink("vmlinuz", in("src/initrd.img")), 0);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_ESOURCE_UNREADABLE);
+  unlink(in("src/initrd.img"));
+  assert_int_equal(mkfifo(in("src/initrd.img"), 0600), 0);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_EIMAGE_INVALID);
+  unlink(in("src/manifest.json"));
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_ESOURCE_MISSING);
+  assert_int_equal(al_image_import(&home, in("nowhere"), NULL, NULL, &a, &err), AL_ESOURCE_MISSING);
+  assert_int_equal(entries(home.images), 0);
+}
+
+static void
+test_image_disk_must_stand_alone(void **state) {
+  static const int tweaks[] = {0, 7, 8, 15, 35, 79, 31}; /* magic, version, backing file (both ends), encryption, external data file, size */
+  al_image_t a;
+  (void) state;
+  for (size_t i = 0; i < sizeof tweaks / sizeof tweaks[0]; i++) {
+    al_err_t err = {0};
+    make_image("src", NULL);
+    make_disk(in("src/disk.qcow2"), tweaks[i]);
+    make_manifest("src", NULL);
+    int rc = al_image_import(&home, in("src"), NULL, NULL, &a, &err);
+    if (rc != AL_EIMAGE_INVALID || !strstr(err.msg, "disk.qcow2")) fail_msg("byte %d: %d %s", tweaks[i], rc, err.msg);
+    assert_int_equal(entries(home.images), 0);
+  }
+}
+
+static void
+flip(const char *path) {
+  struct stat st;
+  stat(path, &st);
+  assert_int_equal(chmod(path, 0600), 0);
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  char c;
+  assert_int_equal(pread(fd, &c, 1, st.st_size / 2), 1);
+  c ^= 1;
+  assert_int_equal(pwrite(fd, &c, 1, st.st_size / 2), 1);
+  close(fd);
+  assert_int_equal(chmod(path, 0400), 0);
+  struct timespec times[2] = {{.tv_sec = st.st_atime}, {.tv_sec = st.st_mtime}};
+#ifdef __linux__
+  times[0] = st.st_atim, times[1] = st.st_mtim;
+#endif
+  assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void
+expect_corrupt(const al_image_t *a, const char *file, const char *expected) {
+  al_image_t got;
+  al_err_t err = {0};
+  char found[65], path[AL_HOME_MAX + 160];
+  assert_int_equal(al_image_open(&home, a->id, "qemu", "x86_64", &got, &err), AL_EIMAGE_CORRUPT);
+  snprintf(path, sizeof path, "%s/%s", a->dir, file);
+  hash_file(path, found);
+  if (!strstr(err.msg, file) || !strstr(err.msg, expected) || !strstr(err.msg, found)) fail_msg("%s", err.msg);
+}
+
+static void
+test_image_changed_byte_is_found(void **state) {
+  al_image_t a;
+  al_err_t err = {0};
+  char record[AL_HOME_MAX + 100];
+  struct stat before, after;
+  (void) state;
+  make_image("src", NULL);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
+  snprintf(record, sizeof record, "%s/.verified", a.dir);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &a, &err), 0);
+  assert_int_equal(access(record, F_OK), -1); /* too fresh to be believed later */
+  flip(a.disk);
+  expect_corrupt(&a, "disk.qcow2", a.disk_sha256);
+  flip(a.disk);
+  usleep(2300000);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &a, &err), 0);
+  assert_int_equal(stat(record, &before), 0);
+  assert_int_equal(before.st_mode & 07777, 0600);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &a, &err), 0);
+  assert_int_equal(stat(record, &after), 0);
+  assert_true(before.st_ino == after.st_ino); /* the record was believed: a hashing writes a new one */
+  flip(a.kernel); /* with the old size and mtime */
+  expect_corrupt(&a, "vmlinuz", a.kernel_sha256);
+  flip(a.kernel);
+  usleep(2300000);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &a, &err), 0);
+  /* the same bytes under another inode are hashed again, too */
+  FILE *f = fopen(record, "we");
+  fputs("agent-lane-verified 1 forged\n", f);
+  fclose(f);
+  flip(a.initrd);
+  assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &a, &err), AL_EIMAGE_CORRUPT);
+}
+
+static void
+test_image_damage_is_told_and_healed_by_import(void **state) {
+  al_image_t a, got;
+  al_err_t err = {0};
+  char path[AL_HOME_MAX + 160];
+  (void) state;
+  make_image("src", NULL);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
+  unlink(a.initrd[0] ? a.initrd : "");
+  snprintf(path, sizeof path, "%s/initrd.img", a.dir);
+  unlink(path);
+  assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), AL_EIMAGE_CORRUPT);
+  assert_non_null(strstr(err.msg, "initrd.img is missing"));
+  assert_int_equal(symlink("/etc/hostname", path), 0);
+  assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), AL_EIMAGE_CORRUPT);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
+  assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), 0);
+  snprintf(path, sizeof path, "%s/manifest.json", a.dir);
+  flip(path);
+  assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), AL_EIMAGE_CORRUPT);
+  flip(path);
+  assert_int_equal(chmod(a.dir, 0777), 0);
+  assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), AL_EHOME_UNSAFE);
+}
+
+static void
+note(void *data, uint64_t done, uint64_t total) {
+  uint64_t *last = data;
+  assert_true(done > last[0] && done <= total);
+  last[0] = done, last[1] = total;
+}
+
+static void
+test_image_import_reports_progress_and_sweeps(void **state) {
+  al_image_t a;
+  al_err_t err = {0};
+  uint64_t last[2] = {0};
+  (void) state;
+  mkdir(in("h/images/.import.0123456789abcdef"), 0700);
+  mkdir(in("h/images/.import.fedcba9876543210"), 0700);
+  al_test_write(in("h/images/.import.0123456789abcdef"), "disk", "left behind");
+  struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+  assert_int_equal(utimensat(AT_FDCWD, in("h/images/.import.0123456789abcdef"), old, 0), 0);
+  make_image("src", NULL);
+  assert_int_equal(al_image_import(&home, in("src"), note, last, &a, &err), 0);
+  assert_true(last[0] == last[1] && last[1] == DISK_SIZE + 12);
+  assert_int_equal(access(in("h/images/.import.0123456789abcdef"), F_OK), -1);
+  assert_int_equal(access(in("h/images/.import.fedcba9876543210"), F_OK), 0); /* perhaps somebody's, right now */
+}
+
+static int
+oom_open(void *data) {
+  al_image_t a;
+  al_err_t err = {0};
+  (void) data;
+  return al_image_open(&home, NULL, "qemu", "x86_64", &a, &err);
+}
+
+static void
+test_image_open_survives_no_memory(void **state) {
+  al_image_t a;
+  al_err_t err = {0};
+  (void) state;
+  make_image("src", NULL);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
+  al_test_oom_each(oom_open, NULL);
+}
+
+int
+main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+  const struct CMUnitTest tests[] = {T(test_image_import_then_open), T(test_image_choice), T(test_image_list_says_what_there_is), T(test_image_bad_manifests_are_refused),
+    T(test_image_files_must_be_what_the_manifest_says), T(test_image_disk_must_stand_alone), T(test_image_changed_byte_is_found),
+    T(test_image_damage_is_told_and_healed_by_import), T(test_image_import_reports_progress_and_sweeps), T(test_image_open_survives_no_memory)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
