@@ -49,6 +49,12 @@ $(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fPIC,$(CFLAGS)) -o $@ $(AGENT_SRC) $(LDFLAGS)
 
+# and the warden, for its own
+$(B)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $(WARDEN_SRC) $(LDFLAGS)
+$(B)/test_warden: $(B)/warden
+
 # Guest agents: static, any Linux kernel of the last years. musl for our own architecture, Debian's cross compiler for arm64.
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)
 AGENT_CC_x86_64 ?= musl-gcc

@@ -44,8 +44,8 @@ al_warden_log(int fd, const char *fmt, ...) {
   if (n < 0) return;
   size_t len = (size_t) n < sizeof line - 1 ? (size_t) n : sizeof line - 2;
   line[len++] = '\n';
-  put(STDERR_FILENO, line, len);
   put(fd, line, len);
+  put(STDERR_FILENO, line, len);
 }
 
 /* Every byte of an argument is printable ASCII by now or was refused, but for paths. */

@@ -3,6 +3,7 @@
 #include "warden.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -42,6 +43,7 @@ int
 main(int argc, char **argv) {
   al_warden_policy_t policy;
   char why[256], qemu[AL_WARDEN_PATH_MAX];
+  (void) signal(SIGPIPE, SIG_IGN); /* stderr is the hostagent's pipe: its end must not be ours before QEMU's */
   al_warden_close_stray();
   if (argc > 1 && al_warden_is_probe(argc - 1, argv + 1)) {
     if (al_warden_probe_qemu(qemu, sizeof qemu) != 0) return refuse(-1, "no QEMU in PATH to ask");

@@ -95,6 +95,7 @@ al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd) 
   }
   pid_t qemu = fork();
   if (qemu == 0) {
+    (void) signal(SIGPIPE, SIG_DFL);
     execve(vm->argv[0], vm->argv, env);
     _exit(127);
   }

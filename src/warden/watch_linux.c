@@ -110,6 +110,7 @@ become_qemu(al_warden_vm_t *vm, pid_t parent, const sigset_t *before) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) _exit(126);
   (void) setrlimit(RLIMIT_CORE, &none); /* the guest's memory stays off the disk */
   (void) sigprocmask(SIG_SETMASK, before, NULL);
+  (void) signal(SIGPIPE, SIG_DFL);
   for (int i = 0; i < vm->sink_count; i++) (void) fcntl(vm->sinks[i].write_fd, F_SETFD, 0);
   execve(vm->argv[0], vm->argv, env);
   _exit(127);
