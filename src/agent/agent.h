@@ -35,6 +35,7 @@ typedef struct al_user_s {
 typedef struct al_cgroup_s {
   uint32_t number;
   int dir, events; /* -1 when cgroups are off */
+  bool killed;
 } al_cgroup_t;
 
 /* What a child that could not exec leaves behind; lives in a MAP_SHARED page, since clone may be emulated by fork. */
@@ -132,7 +133,7 @@ al_cgroup_take(al_cgroup_t *out);
 void
 al_cgroup_give(al_cgroup_t *cg);
 void
-al_cgroup_signal(const al_cgroup_t *cg, int signo);
+al_cgroup_signal(al_cgroup_t *cg, int signo);
 void
 al_cgroup_kill_all(void);
 

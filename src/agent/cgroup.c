@@ -99,10 +99,12 @@ is_empty(const al_cgroup_t *cg) {
   return strncmp(text, "populated 0", 11) == 0 || strstr(text, "\npopulated 0") != NULL;
 }
 
+/* One that was killed is never used again: newer kernels (seen on 6.18) also kill what is cloned into it afterwards, since
+ * they compare the count of kills of our own cgroup with that of the new one. */
 void
 al_cgroup_give(al_cgroup_t *cg) {
   if (cg->dir < 0) return;
-  if (pool_len < AL_STREAMS_MAX && is_empty(cg)) {
+  if (!cg->killed && pool_len < AL_STREAMS_MAX && is_empty(cg)) {
     pool[pool_len++] = *cg;
   } else {
     close(cg->dir);
@@ -143,8 +145,9 @@ signal_listed(const al_cgroup_t *cg, int signo) {
 }
 
 void
-al_cgroup_signal(const al_cgroup_t *cg, int signo) {
+al_cgroup_signal(al_cgroup_t *cg, int signo) {
   if (cg->dir < 0) return;
+  cg->killed = cg->killed || signo == SIGKILL;
   if (signo != SIGKILL) signal_listed(cg, signo);
   else if (!write_one(cg->dir, "cgroup.kill")) /* before Linux 5.14 */
     for (int i = 0; i < 64 && signal_listed(cg, SIGKILL); i++) continue;

@@ -192,14 +192,14 @@ on_credit(al_slot_t *s, const al_frame_t *f) {
 
 /* The group only while its leader is not reaped: afterwards the number may belong to somebody else. */
 static void
-signal_slot(const al_slot_t *s, int signo, bool tree) {
+signal_slot(al_slot_t *s, int signo, bool tree) {
   if (s->state != AL_SLOT_RUN) return;
   if (tree && s->cgroup.dir >= 0) al_cgroup_signal(&s->cgroup, signo);
   else if (!s->reaped) kill(-s->pid, signo);
 }
 
 static void
-on_signal(const al_slot_t *s, const al_frame_t *f) {
+on_signal(al_slot_t *s, const al_frame_t *f) {
   uint32_t signo = al_get32(f->payload);
   if (signo < 1 || signo > 64 || f->flags > AL_SIGNAL_TREE) al_stop_reject(AL_REJECT_PROTOCOL, "SIGNAL out of range");
   signal_slot(s, (int) signo, f->flags == AL_SIGNAL_TREE);

@@ -118,6 +118,8 @@ peer_start_with(peer_t *p, const char *const *args, int (*before)(void)) {
   if (p->pid == 0) {
     dup2(fds[1], 0);
     dup2(fds[1], 1);
+    close(fds[0]); /* `before` may stay in between without an exec */
+    close(fds[1]);
     signal(SIGPIPE, SIG_DFL);
     if (before != NULL && before() != 0) _exit(120);
     execv(peer_agent(), (char *const *) (uintptr_t) args);
