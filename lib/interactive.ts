@@ -22,7 +22,7 @@ const QUEUE_HIGH = 256 * 1024;
 // One write request carries at most this much; a larger chunk is cut.
 const WRITE_MAX = 256 * 1024;
 
-/** Feeds a readable into the command; ends the command's stdin when the readable ends. */
+/** Feeds a readable into the command, one write at a time; ends the command's stdin when the readable ends. */
 class Input {
   readonly #engine: Engine;
   readonly #stream: NodeJS.ReadableStream;
@@ -30,14 +30,17 @@ class Input {
   #stopped = false;
   #ended = false;
   #drained: (() => void) | undefined;
+  // What was taken from the stream goes out in order; `end` may be told while the last chunk is still on its way.
+  #sent: Promise<void> = Promise.resolve();
   readonly #onData = (chunk: unknown): void => {
     this.#stream.pause();
-    void this.#send(typeof chunk === "string" ? Buffer.from(chunk, "utf8") : (chunk as Uint8Array));
+    const data = typeof chunk === "string" ? Buffer.from(chunk, "utf8") : (chunk as Uint8Array);
+    this.#sent = this.#sent.then(() => this.#send(data));
   };
   readonly #onEnd = (): void => {
     if (this.#ended || this.#stopped) return;
     this.#ended = true;
-    this.#engine.request("write", { exec: this.#id, data: Buffer.alloc(0), end: true }).catch(() => undefined);
+    this.#sent = this.#sent.then(() => this.#write(Buffer.alloc(0), true));
   };
 
   constructor(engine: Engine, stream: NodeJS.ReadableStream) {
@@ -68,17 +71,19 @@ class Input {
   }
 
   async #send(data: Uint8Array): Promise<void> {
+    for (let at = 0; at < data.length && !this.#stopped; at += WRITE_MAX) await this.#write(data.subarray(at, at + WRITE_MAX), false);
+    if (!this.#stopped && !this.#ended) this.#stream.resume();
+  }
+
+  async #write(data: Uint8Array, end: boolean): Promise<void> {
+    if (this.#stopped) return;
+    const drained = new Promise<void>((resolve) => (this.#drained = resolve));
     try {
-      for (let at = 0; at < data.length && !this.#stopped; at += WRITE_MAX) {
-        const drained = new Promise<void>((resolve) => (this.#drained = resolve));
-        const piece = data.subarray(at, at + WRITE_MAX);
-        const { queued } = await this.#engine.request<{ queued: number }>("write", { exec: this.#id, data: piece });
-        if (queued > QUEUE_HIGH) await drained;
-      }
+      const { queued } = await this.#engine.request<{ queued: number }>("write", { exec: this.#id, data, end });
+      if (queued > QUEUE_HIGH && !this.#stopped) await drained;
     } catch {
       // The command has ended or closed its stdin: what is still typed goes nowhere, as with a local program.
     }
-    if (!this.#stopped) this.#stream.resume();
   }
 }
 

@@ -56,12 +56,27 @@ describe("interactiveExec", () => {
     await lane.close();
   });
 
+  it("ends the input only after a large chunk has gone out in pieces", async () => {
+    const { engine, lane, ...streams } = await setUp();
+    const done = lane.interactiveExec(["cat"], streams);
+    streams.stdin.end(Buffer.alloc(1_000_000, "x"));
+    await tick(50);
+    const writes = engine.calls.filter((c) => c.op === "write");
+    expect(written(engine)).toHaveLength(1_000_000);
+    expect(writes.map((c) => c.params["end"] === true).indexOf(true)).toBe(writes.length - 1);
+    expect(Math.max(...writes.map((c) => (c.params["data"] as Buffer).length))).toBeLessThanOrEqual(256 * 1024);
+    engine.last("exec").resolve({ exitCode: 0 });
+    await done;
+    await lane.close();
+  });
+
   it("ends the input at once when stdin had ended before", async () => {
     const { engine, lane, ...streams } = await setUp();
     streams.stdin.end();
     streams.stdin.resume();
     await tick(5);
     const done = lane.interactiveExec(["cat"], streams);
+    await tick(5);
     expect(engine.last("write").params["end"]).toBe(true);
     engine.last("exec").resolve({ exitCode: 0 });
     await done;
