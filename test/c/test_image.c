@@ -3,15 +3,10 @@
 #include "al_test.h"
 #include "image.h"
 #include "image_int.h"
-
-#define DISK_SIZE (3u << 20)
+#include "image_make.h"
 
 static char dir[64];
 static al_home_t home;
-
-typedef struct parts_s {
-  const char *from, *to; /* one replacement in the manifest's text */
-} parts_t;
 
 static const char *
 in(const char *name) {
@@ -20,65 +15,6 @@ in(const char *name) {
   char *p = path[turn = (turn + 1) % 6];
   snprintf(p, 4096, "%s/%s", dir, name);
   return p;
-}
-
-static void
-hash_file(const char *path, char hex[65]) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  assert_true(fd >= 0);
-  assert_int_equal(al__image_hash(fd, -1, hex, NULL, NULL), 0);
-  close(fd);
-}
-
-/* A qcow2 header of version 3 and a body with a long hole; `tweak` < 104 is a header byte that becomes 4. */
-static void
-make_disk(const char *path, int tweak) {
-  static uint8_t disk[DISK_SIZE];
-  memset(disk, 0, sizeof disk);
-  memcpy(disk, "QFI\xfb\0\0\0\3", 8);
-  disk[24 + 3] = 1; /* 1 << 32 bytes of virtual size, big-endian in 24..32 */
-  disk[103] = 104;
-  if (tweak >= 0) disk[tweak] = 4;
-  memset(disk + DISK_SIZE - 5000, 0xaa, 4999);
-  FILE *f = fopen(path, "we");
-  assert_int_equal(fwrite(disk, 1, sizeof disk, f), sizeof disk);
-  assert_int_equal(fclose(f), 0);
-}
-
-/* Writes the manifest of the directory `name`, with one replacement. */
-static void
-make_manifest(const char *name, const parts_t *change) {
-  char disk[65], kernel[65], initrd[65], path[4200], text[8192], *at;
-  snprintf(path, sizeof path, "%s/disk.qcow2", in(name)), hash_file(path, disk);
-  snprintf(path, sizeof path, "%s/vmlinuz", in(name)), hash_file(path, kernel);
-  snprintf(path, sizeof path, "%s/initrd.img", in(name)), hash_file(path, initrd);
-  snprintf(text, sizeof text,
-    "{\"schema\":1,\"name\":\"base\",\"flavour\":\"base\",\"version\":\"1.0\",\"arch\":\"x86_64\",\"created\":\"2026-01-02T03:04:05Z\",\"virtual_size\":4294967296,"
-    "\"files\":[{\"name\":\"disk.qcow2\",\"size\":%u,\"sha256\":\"%s\",\"role\":\"disk\"},{\"name\":\"vmlinuz\",\"size\":6,\"sha256\":\"%s\",\"role\":\"kernel\"},"
-    "{\"name\":\"initrd.img\",\"size\":6,\"sha256\":\"%s\",\"role\":\"initrd\"}],"
-    "\"boot\":{\"qemu\":{\"kernel\":\"vmlinuz\",\"initrd\":\"initrd.img\",\"cmdline\":\"console=ttyS0 quiet\",\"disk_format\":\"qcow2\"},"
-    "\"vz\":{\"kernel\":\"vmlinuz\",\"initrd\":\"initrd.img\",\"cmdline\":\"console=hvc0\",\"disk_format\":\"raw\"}},"
-    "\"probe_marker\":\"agent-lane-probe-ok\",\"users\":{\"login\":\"lane\",\"agent\":\"agent\"},\"features\":[\"shell-transport\"]}",
-    DISK_SIZE, disk, kernel, initrd);
-  if (change) {
-    char tail[8192];
-    at = strstr(text, change->from);
-    if (!at) fail_msg("the manifest has no %s", change->from);
-    snprintf(tail, sizeof tail, "%s", at + strlen(change->from));
-    snprintf(at, sizeof text - (size_t) (at - text), "%s%s", change->to, tail);
-  }
-  al_test_write(in(name), "manifest.json", text);
-}
-
-static void
-make_image(const char *name, const parts_t *change) {
-  char path[4200];
-  mkdir(in(name), 0755);
-  snprintf(path, sizeof path, "%s/disk.qcow2", in(name));
-  make_disk(path, -1);
-  al_test_write(in(name), "vmlinuz", "kernel");
-  al_test_write(in(name), "initrd.img", "initrd");
-  make_manifest(name, change);
 }
 
 static int
@@ -114,7 +50,7 @@ test_image_import_then_open(void **state) {
   al_err_t err = {0};
   struct stat st;
   (void) state;
-  make_image("src", NULL);
+  make_image(in("src"), NULL);
   if (al_image_import(&home, in("src"), NULL, NULL, &a, &err)) fail_msg("%s", err.msg);
   assert_true(strncmp(a.id, "base-", 5) == 0 && strlen(a.id) == 17);
   assert_true(strncmp(a.id + 5, a.manifest_sha256, 12) == 0);
@@ -148,15 +84,15 @@ test_image_choice(void **state) {
   (void) state;
   assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &got, &err), AL_EIMAGE_MISSING);
   assert_non_null(strstr(err.msg, "No image has been imported"));
-  make_image("other", &other);
+  make_image(in("other"), &other);
   assert_int_equal(al_image_import(&home, in("other"), NULL, NULL, &a, &err), 0);
   assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &got, &err), 0);
   assert_string_equal(got.id, a.id);
-  make_image("base1", NULL);
+  make_image(in("base1"), NULL);
   assert_int_equal(al_image_import(&home, in("base1"), NULL, NULL, &b, &err), 0);
   assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &got, &err), 0);
   assert_string_equal(got.id, b.id);
-  make_image("base2", &later);
+  make_image(in("base2"), &later);
   assert_int_equal(al_image_open(&home, in("base2"), "qemu", "x86_64", &c, &err), 0); /* a path imports */
   assert_int_equal(al_image_open(&home, "base", "qemu", "x86_64", &got, &err), 0);
   assert_string_equal(got.id, c.id);
@@ -168,7 +104,7 @@ test_image_choice(void **state) {
   assert_non_null(strstr(err.msg, a.id));
   assert_int_equal(al_image_open(&home, "../images", "qemu", "x86_64", &got, &err), AL_EIMAGE_MISSING);
   assert_int_equal(al_image_open(&home, NULL, "qemu", "aarch64", &got, &err), AL_EIMAGE_MISSING);
-  make_image("arm", &arm);
+  make_image(in("arm"), &arm);
   assert_int_equal(al_image_import(&home, in("arm"), NULL, NULL, &a, &err), 0);
   assert_int_equal(al_image_open(&home, NULL, "qemu", "aarch64", &got, &err), 0);
   assert_int_equal(al_image_open(&home, NULL, "vz", "x86_64", &got, &err), AL_EIMAGE_INVALID);
@@ -185,7 +121,7 @@ test_image_list_says_what_there_is(void **state) {
   assert_int_equal(al_image_list(&home, &list, &err), 0);
   assert_int_equal(list->len, 0);
   al_val_free(list);
-  make_image("src", NULL);
+  make_image(in("src"), NULL);
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
   mkdir(in("h/images/broken-000000000000"), 0700);
   al_test_write(in("h/images/broken-000000000000"), "manifest.json", "{");
@@ -225,7 +161,7 @@ test_image_bad_manifests_are_refused(void **state) {
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     al_err_t err = {0};
     if (strcmp(bad[i].from, bad[i].to) == 0) continue;
-    make_image("src", &bad[i]);
+    make_image(in("src"), &bad[i]);
     int rc = al_image_import(&home, in("src"), NULL, NULL, &a, &err);
     if (rc != AL_EIMAGE_INVALID || err.code != rc || !err.msg[0]) fail_msg("%s -> %s: %d %s", bad[i].from, bad[i].to, rc, err.msg);
     assert_int_equal(entries(home.images), 0);
@@ -237,7 +173,7 @@ test_image_files_must_be_what_the_manifest_says(void **state) {
   al_image_t a;
   al_err_t err = {0};
   (void) state;
-  make_image("src", NULL);
+  make_image(in("src"), NULL);
   al_test_write(in("src"), "initrd.img", "Initrd");
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_EIMAGE_INVALID);
   assert_non_null(strstr(err.msg, "initrd.img has sha256"));
@@ -264,9 +200,9 @@ test_image_disk_must_stand_alone(void **state) {
   (void) state;
   for (size_t i = 0; i < sizeof tweaks / sizeof tweaks[0]; i++) {
     al_err_t err = {0};
-    make_image("src", NULL);
+    make_image(in("src"), NULL);
     make_disk(in("src/disk.qcow2"), tweaks[i]);
-    make_manifest("src", NULL);
+    make_manifest(in("src"), NULL);
     int rc = al_image_import(&home, in("src"), NULL, NULL, &a, &err);
     if (rc != AL_EIMAGE_INVALID || !strstr(err.msg, "disk.qcow2")) fail_msg("byte %d: %d %s", tweaks[i], rc, err.msg);
     assert_int_equal(entries(home.images), 0);
@@ -310,7 +246,7 @@ test_image_changed_byte_is_found(void **state) {
   char record[AL_HOME_MAX + 100];
   struct stat before, after;
   (void) state;
-  make_image("src", NULL);
+  make_image(in("src"), NULL);
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
   snprintf(record, sizeof record, "%s/.verified", a.dir);
   assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &a, &err), 0);
@@ -344,7 +280,7 @@ test_image_damage_is_told_and_healed_by_import(void **state) {
   al_err_t err = {0};
   char path[AL_HOME_MAX + 160];
   (void) state;
-  make_image("src", NULL);
+  make_image(in("src"), NULL);
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
   unlink(a.initrd[0] ? a.initrd : "");
   snprintf(path, sizeof path, "%s/initrd.img", a.dir);
@@ -381,7 +317,7 @@ test_image_import_reports_progress_and_sweeps(void **state) {
   al_test_write(in("h/images/.import.0123456789abcdef"), "disk", "left behind");
   struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
   assert_int_equal(utimensat(AT_FDCWD, in("h/images/.import.0123456789abcdef"), old, 0), 0);
-  make_image("src", NULL);
+  make_image(in("src"), NULL);
   assert_int_equal(al_image_import(&home, in("src"), note, last, &a, &err), 0);
   assert_true(last[0] == last[1] && last[1] == DISK_SIZE + 12);
   assert_int_equal(access(in("h/images/.import.0123456789abcdef"), F_OK), -1);
@@ -401,7 +337,7 @@ test_image_open_survives_no_memory(void **state) {
   al_image_t a;
   al_err_t err = {0};
   (void) state;
-  make_image("src", NULL);
+  make_image(in("src"), NULL);
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
   al_test_oom_each(oom_open, NULL);
 }
