@@ -14,10 +14,11 @@ typedef struct al_lima_s {
   al_worker_t *io;          /* blocking file work; borrowed */
   const al_home_t *home;    /* borrowed */
   char limactl[1024], qemu[1024], qemu_img[1024], ssh_keygen[1024]; /* absolute, checked */
-  char path_env[512];       /* PATH of every child: the directories of limactl, qemu and ssh plus /usr/bin:/bin, each checked */
+  char path_env[512];       /* PATH of every child: the directories of QEMU and ssh, then /usr/bin and /bin; each was found by the checked look-up */
   char warden[1024];        /* installed copy */
   char agent[2][1024];      /* host paths of the guest agents: [0] x86_64, [1] aarch64 */
   char version[32];         /* "2.2.0" */
+  uint64_t version_key[4];  /* private: device, inode, size, mtime of the limactl that said so */
   char vm_type[8], arch[16];
 } al_lima_t;
 
@@ -38,11 +39,13 @@ typedef struct al_lane_spec_s {
   al_ident_t owner;
 } al_lane_spec_t;
 
-typedef void (*al_lima_cb)(void *data, int status, const al_err_t *err); /* exactly once, never from inside the call */
+/* Exactly once, never from inside the call, except when there is no memory for the operation itself (-ENOMEM, told at once). */
+typedef void (*al_lima_cb)(void *data, int status, const al_err_t *err);
 
 typedef struct al_lima_opts_s {
   const char *limactl;        /* option, else AGENT_LANE_LIMACTL, else PATH */
   bool allow_unknown;
+  bool allow_root_for_tests;  /* C tests with a scripted limactl only; not reachable from JavaScript */
   const char *warden, *agent_x86_64, *agent_aarch64; /* from the package */
 } al_lima_opts_t;
 

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `shell` transport: one `limactl shell NAME` takes the lane agent into the guest and then is the channel. */
+#include "lima_int.h"
+#include "transport_int.h"
+
+#include "mem.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Theory of operation. The login shell runs the constant bootstrap by sudo: it takes SIZE bytes of its stdin as the agent, prints a marker
+ * line with a random token, and becomes the agent. Whatever a login shell or a profile prints comes before the marker and is dropped,
+ * within bounds. The agent never speaks first, so bytes behind the marker in the same read are a violation, not data to keep. */
+
+#define AGENT_MAX (8u << 20)
+
+/* No byte of this comes from outside: SIZE is a number, TOKEN is hexadecimal. */
+#define BOOTSTRAP \
+  "umask 077; cd /run && { [ -d agent-lane ] || mkdir agent-lane; } && head -c %zu > agent-lane/agent && chmod 700 agent-lane/agent && " \
+  "printf '\\n%s%s\\n' && exec /run/agent-lane/agent --secret /run/agent-lane/proof"
+#define MARKER "agent-lane-"
+
+typedef struct shell_s {
+  al_transport_t t;
+  al_lima_t *l;
+  const char *agent_path; /* of the lane's architecture */
+  char name[AL_NAME_LEN + 1];
+  uint64_t deadline_ms;
+  char *agent;
+  size_t agent_len;
+  char token[33];
+} shell_t;
+
+static int
+load(al_job_t *job) {
+  shell_t *s = job->data;
+  uint8_t r[16];
+  if (!s->agent_path[0]) return al_err_set(&s->t.err, AL_EINTERNAL, "the package has no lane agent for the guest's architecture");
+  int rc = al_plat_read_file(-1, s->agent_path, AGENT_MAX, &s->agent, &s->agent_len);
+  if (rc == 0 && s->agent_len == 0) rc = -ENODATA;
+  if (rc) return al_err_set(&s->t.err, rc, "the lane agent %s cannot be read: %s", s->agent_path, strerror(-rc));
+  rc = al_plat_random(r, sizeof r);
+  if (rc) return al_err_set(&s->t.err, rc, "no random bytes");
+  for (size_t i = 0; i < sizeof r; i++) snprintf(s->token + 2 * i, 3, "%02x", r[i]);
+  return 0;
+}
+
+static int
+start(shell_t *s) {
+  char script[512], marker[64];
+  al_lima_t *l = s->l;
+  snprintf(script, sizeof script, BOOTSTRAP, s->agent_len, MARKER, s->token);
+  snprintf(marker, sizeof marker, "\n%s%s\n", MARKER, s->token);
+  const char *const argv[] = {l->limactl, "--tty=false", "shell", "--workdir", "/", s->name, "sudo", "-n", "/bin/sh", "-c", script, NULL};
+  char **env = al__lima_env(l, NULL);
+  if (!env) return -ENOMEM;
+  al_proc_opts_t o = {.file = l->limactl, .argv = argv, .env = (const char *const *) env, .cwd = l->home->run, .in = AL_PROC_PIPE, .out = AL_PROC_PIPE, .stderr_fd = -1};
+  int rc = al__transport_run(&s->t, &o, s->agent, s->agent_len, marker, s->deadline_ms);
+  al__lima_strv_free(env);
+  return rc;
+}
+
+static void
+loaded(al_job_t *job, int status) {
+  shell_t *s = job->data;
+  if (!al__transport_job_ended(&s->t)) return;
+  if (status == 0) status = start(s);
+  if (status != 0) al__transport_fail(&s->t, status, NULL);
+}
+
+static void
+release(al_transport_t *t) {
+  shell_t *s = (shell_t *) t;
+  al_free(s->agent);
+}
+
+int
+al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, const al_transport_cbs_t *cbs, void *data, al_transport_t **out) {
+  if (!al_name_valid(spec->name)) return AL_EBAD_NAME;
+  shell_t *s = al_calloc(1, sizeof *s);
+  if (!s) return -ENOMEM;
+  al__transport_init(&s->t, l->loop, cbs, data, release);
+  s->l = l;
+  s->deadline_ms = deadline_ms;
+  s->agent_path = l->agent[strcmp(spec->image.arch, "aarch64") == 0 ? 1 : 0];
+  snprintf(s->name, sizeof s->name, "%s", spec->name);
+  al__transport_job(&s->t, l->io, load, loaded);
+  *out = &s->t;
+  return 0;
+}
