@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Holds the layers of docs/ARCHITECTURE.md: who may include whom, which libraries are seen where, and that no file grows too long.
+import { readdirSync, readFileSync } from "node:fs";
+import { basename, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { describe, expect, it } from "vitest";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+
+/** Module (file name without extension and part suffix) to layer. The longest matching prefix counts. */
+const layers: Record<string, number> = {
+  err: 0, mem: 0,
+  buf: 1, tail: 1, lines: 1, utf8: 1, names: 1, sha256: 1, frame: 1, val: 1, platform: 1,
+  work: 2, proc: 2, db: 2,
+  home: 3, image: 3, lima: 3, transport: 3, registry: 3, chan: 3,
+  lane: 4, exec: 4, xfer: 4,
+  lane_ops: 5, lane_create: 5, lane_destroy: 5, lane_calls: 5, reaper: 5, admin: 5, doctor: 5, site: 5, engine: 5, al: 5,
+};
+/** Neighbours in one layer that may be included, with the reason. */
+const siblings: Record<string, string[]> = {
+  mem: ["err"], val: ["err"], names: ["err", "utf8"], lines: ["buf", "utf8"], tail: ["utf8"], platform: ["names"],
+  db: ["work"],
+  image: ["home"], // an image lives in the home's store
+  lima: ["home", "image"], // the driver is given both
+  transport: ["lima", "chan"], // `shell` is limactl's
+  registry: ["home"],
+  err: ["mem"],
+};
+const onlyIn: Record<string, RegExp> = {
+  "sqlite3.h": /^src\/(db|registry)/,
+  "archive.h": /^src\/xfer/,
+  "archive_entry.h": /^src\/xfer/,
+  "napi.h": /^binding\//,
+};
+
+function moduleOf(file: string): string {
+  const name = basename(file).replace(/\.[ch]$/, "");
+  const known = Object.keys(layers).filter((m) => name === m || name.startsWith(`${m}_`));
+  known.sort((a, b) => b.length - a.length);
+  return known[0] ?? name;
+}
+
+const list = (dir: string, kind: RegExp) =>
+  readdirSync(join(root, dir), { recursive: true }).map(String).filter((f) => kind.test(f)).map((f) => `${dir}/${f}`);
+const includes = (file: string) =>
+  [...readFileSync(join(root, file), "utf8").matchAll(/^\s*#\s*include\s+["<]([^">]+)[">]/gm)].map((m) => m[1]!);
+
+const core = list("src", /^[^/]+\.[ch]$/);
+
+describe("layers of the core", () => {
+  it("knows every module", () => {
+    expect(core.map(moduleOf).filter((m) => layers[m] === undefined)).toEqual([]);
+  });
+
+  it("never looks upwards", () => {
+    const wrong: string[] = [];
+    for (const file of core) {
+      const own = moduleOf(file);
+      for (const header of includes(file)) {
+        const other = moduleOf(header);
+        if (!header.endsWith(".h") || layers[other] === undefined || !core.includes(`src/${header}`) || other === own) continue;
+        const up = layers[other]! > layers[own]!;
+        const beside = layers[other] === layers[own] && layers[own]! < 4 && layers[own] !== 0 && !siblings[own]?.includes(other);
+        if (up || beside) wrong.push(`${file} (L${layers[own]}) includes ${header} (L${layers[other]})`);
+      }
+    }
+    expect(wrong).toEqual([]);
+  });
+
+  it("keeps each library behind its module", () => {
+    const wrong: string[] = [];
+    for (const file of [...core, ...list("src/agent", /\.[ch]$/), ...list("src/warden", /\.[ch]$/), ...list("binding", /\.(cc|h)$/)])
+      for (const header of includes(file)) {
+        const where = onlyIn[basename(header)];
+        if (where && !where.test(file)) wrong.push(`${file} includes ${header}`);
+      }
+    expect(wrong).toEqual([]);
+  });
+
+  it("shows the binding nothing but al.h", () => {
+    const seen = list("binding", /\.(cc|h)$/).flatMap((f) => includes(f).filter((h) => core.includes(`src/${h}`)));
+    expect([...new Set(seen)]).toEqual(["al.h"]);
+  });
+
+  it("gives the small programs no libuv and only shared headers", () => {
+    const allowed = ["frame.h", "sha256.h", "err.h", "mem.h", "platform.h"];
+    const wrong = ["src/agent", "src/warden"].flatMap((dir) =>
+      list(dir, /\.[ch]$/).flatMap((f) =>
+        includes(f).filter((h) => h === "uv.h" || (core.includes(`src/${h}`) && !allowed.includes(h))).map((h) => `${f} includes ${h}`)));
+    expect(wrong).toEqual([]);
+  });
+
+  it("has no platform conditionals outside the platform files", () => {
+    const files = [...core, ...list("binding", /\.(cc|h)$/)].filter((f) => !/^src\/platform/.test(f));
+    expect(files.filter((f) => /__APPLE__|__linux__/.test(readFileSync(join(root, f), "utf8")))).toEqual([]);
+  });
+});
+
+describe("size of files", () => {
+  it("keeps one concern to a file", () => {
+    const all = [...core, ...list("src/agent", /\.[ch]$/), ...list("src/warden", /\.[ch]$/), ...list("binding", /\.(cc|h)$/), ...list("lib", /\.ts$/)];
+    const long = all.map((f) => [f, readFileSync(join(root, f), "utf8").split("\n").length] as const).filter(([, n]) => n > 500);
+    expect(long).toEqual([]);
+  });
+});
