@@ -45,6 +45,9 @@
             "GCC_SYMBOLS_PRIVATE_EXTERN": "YES",
             "MACOSX_DEPLOYMENT_TARGET": "13.0"
           }
+        }, {
+          # An engine that could not end in time goes on in its own thread; its code must outlive the environment that loaded it.
+          "ldflags": ["-Wl,-z,nodelete", "-Wl,--exclude-libs,ALL"]
         }]
       ]
     }

@@ -179,7 +179,7 @@ al_do_image_import(al_engine_t *e, al_request_t *r) {
   task_t *t = task_new(e, r, keys, rc, &err);
   if (!t) return;
   t->home = site->home;
-  al_worker_post(site->io, &t->job, run_import, task_done);
+  al_worker_post(site->store, &t->job, run_import, task_done);
 }
 
 void
@@ -191,7 +191,7 @@ al_do_image_list(al_engine_t *e, al_request_t *r) {
   task_t *t = task_new(e, r, keys, rc, &err);
   if (!t) return;
   t->home = site->home;
-  al_worker_post(site->io, &t->job, run_image_list, task_done);
+  al_worker_post(site->store, &t->job, run_image_list, task_done);
 }
 
 static int

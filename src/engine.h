@@ -35,7 +35,8 @@ struct al_site_s {
   al_engine_t *engine;
   al_home_t home;
   al_registry_t registry;
-  al_worker_t *io;
+  al_worker_t *io;    /* short file work of lanes */
+  al_worker_t *store; /* hashing and importing images: seconds, which no lane's end should wait for */
   al_driver_t *drivers;
   int closing;      /* handles still to close */
   al_site_t *next;

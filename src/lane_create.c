@@ -212,7 +212,7 @@ start_prelude(al_lane_t *lane) {
   lane->prelude = 3;
   lane->image_job.job.data = lane;
   al_lima_check_version(&lane->driver->lima, lane->driver->allow_unknown, version_checked, lane);
-  al_worker_post(lane->site->io, &lane->image_job.job, open_image, image_opened);
+  al_worker_post(lane->site->store, &lane->image_job.job, open_image, image_opened);
   al_reaper_sweep(lane->site, lane->driver, swept, lane);
 }
 

@@ -15,12 +15,12 @@ site_open(al_engine_t *e, const al_home_t *home, al_site_t **out, al_err_t *err)
   s->engine = e;
   s->home = *home;
   int rc = al_worker_open(&e->loop, &s->io);
+  if (!rc) rc = al_worker_open(&e->loop, &s->store);
+  if (rc) al_err_set(err, rc, "a worker thread could not be started");
+  else rc = al_registry_open(&e->loop, s->home.registry, &s->registry, err);
   if (rc) {
-    al_free(s);
-    return al_err_set(err, rc, "a worker thread could not be started");
-  }
-  if ((rc = al_registry_open(&e->loop, s->home.registry, &s->registry, err))) {
-    al_worker_close(s->io, NULL, NULL);
+    if (s->io) al_worker_close(s->io, NULL, NULL);
+    if (s->store) al_worker_close(s->store, NULL, NULL);
     al_free(s);
     return rc;
   }
@@ -121,8 +121,9 @@ al_site_close_all(al_engine_t *e) {
   if (!e->sites) al_engine_check_end(e);
   for (al_site_t *s = e->sites, *next; s; s = next) {
     next = s->next;
-    s->closing = 2;
+    s->closing = 3;
     al_registry_close(&s->registry, part_closed, s);
     al_worker_close(s->io, part_closed, s);
+    al_worker_close(s->store, part_closed, s);
   }
 }
