@@ -7,7 +7,7 @@ import { alive, laneDirectories, laneProcesses, nothingLeft, openRows, productHo
 
 const qemu = () => laneProcesses().filter((p) => /qemu-system/.test(p.args));
 
-describe("death of the owner", { concurrency: false, timeout: 600_000 }, () => {
+describe("death of the owner", { concurrency: false, timeout: 900_000 }, () => {
   for (const signal of ["SIGINT", "SIGTERM"])
     it(`${signal} during create ends the process and leaves nothing`, async () => {
       const owner = startOwner();
@@ -28,7 +28,7 @@ describe("death of the owner", { concurrency: false, timeout: 600_000 }, () => {
   it("SIGKILL of the owner ends QEMU within 10 s, and the next reap leaves nothing", async () => {
     const owner = startOwner();
     try {
-      await until("the owner's lane", 150, () => owner.lines.some((l) => /^(ready|error)/.test(l)));
+      await until("the owner's lane", 260, () => owner.lines.some((l) => /^(ready|error)/.test(l)));
       assert.ok(owner.lines.includes("ready hello"), `${owner.lines} ${owner.errors()}`);
       const running = qemu().map((p) => p.pid);
       assert.ok(running.length > 0);

@@ -21,7 +21,7 @@ describe("one lane, network none", { concurrency: false }, () => {
     const others = new Set(laneDirectories());
     handle = await openLane({ maxCopyOutBytes }, { RUN_VAR: "from the run" });
     name = laneDirectories().find((d) => !others.has(d));
-  }, { timeout: 150_000 });
+  }, { timeout: 300_000 });
   after(() => handle?.close(), { timeout: 60_000 });
 
   it("is one directory, one open row and a running VM", () => {

@@ -12,8 +12,8 @@ import { lima } from "@agent-lane/provider-lima";
 /** Kind to the machine: two CPUs, little memory, no network unless the test is about it. */
 export const small = { cpus: 2, memoryGiB: 1.5, network: "none" };
 export const provider = (options = {}) => lima({ ...small, ...options });
-/** Used without Sandcastle, so there is no sync-in to watch for. */
-export const openLane = (options = {}, env = {}) => provider({ syncInTimeoutSeconds: 3600, ...options }).create({ env });
+/** Used without Sandcastle, so there is no sync-in to watch for, and nobody gives up after 120 s on a busy machine. */
+export const openLane = (options = {}, env = {}) => provider({ syncInTimeoutSeconds: 3600, startTimeoutSeconds: 240, ...options }).create({ env });
 
 export const sha256 = (data) => createHash("sha256").update(data).digest("hex");
 export const sh = (command, cwd) => execFileSync("sh", ["-c", command], { cwd, encoding: "utf8", timeout: 60_000 }).trim();
@@ -59,7 +59,7 @@ export const scriptedAgent = (script) => ({
 /** Another Node process that owns a lane: lib/owner.mjs with `options` as JSON. `lines` fills with what it prints. */
 export function startOwner(options = {}, { env = {}, wrapper = [] } = {}) {
   const script = fileURLToPath(new URL("./owner.mjs", import.meta.url));
-  const [program, ...args] = [...wrapper, process.execPath, script, JSON.stringify({ ...small, ...options })];
+  const [program, ...args] = [...wrapper, process.execPath, script, JSON.stringify({ ...small, startTimeoutSeconds: 240, ...options })];
   const child = spawn(program, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "pipe"] });
   const lines = [];
   let errors = "";

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
-const LANE_NAME = /agent-lane-[a-z0-9]{8}-[a-z0-9]{8}/;
+const LANE_NAME = /agent-lane-[a-z0-9]{8}-[a-z0-9]{8}/, LANE_PATH = /\/lima\/agent-lane-[a-z0-9]{8}-[a-z0-9]{8}/;
 
 export const productHome = () => {
   const home = process.env.AGENT_LANE_HOME ?? join(homedir(), ".agent-lane");
@@ -31,9 +31,9 @@ export function laneProcesses(home = productHome(), name = "") {
   for (const line of table.split("\n")) {
     const [, pid, state, args] = /^\s*(\d+)\s+(\S+)\s+(.*)$/.exec(line) ?? [];
     if (!pid || Number(pid) === process.pid || state.startsWith("Z")) continue;
-    const lima = `${home}/lima/`;
-    const named = LANE_NAME.test(args) && (limaHomeOf(pid) ?? `${home}/lima`) === `${home}/lima`;
-    if ((args.includes(lima) || named) && args.includes(name)) found.push({ pid: Number(pid), args });
+    const ours = args.includes(`${home}/lima/`);
+    const named = LANE_NAME.test(args) && !LANE_PATH.test(args) && (limaHomeOf(pid) ?? `${home}/lima`) === `${home}/lima`;
+    if ((ours || named) && args.includes(name)) found.push({ pid: Number(pid), args });
   }
   return found;
 }
