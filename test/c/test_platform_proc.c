@@ -105,6 +105,9 @@ test_identity_survives_removal_of_the_program(void **state) {
   close(ready[0]);
   assert_int_equal(al_plat_ident(pid, &id), 0);
   assert_string_equal(id.exe, exe);
+  /* The right field was read: it is about the start of this program, in ticks of 1/100 s. */
+  assert_int_equal(al_plat_ident(getpid(), &now), 0);
+  assert_true(id.start >= now.start && id.start - now.start < 100 * 300);
   unlink(exe);
   assert_int_equal(al_plat_ident(pid, &now), 0);
   assert_string_equal(now.exe, exe);
@@ -172,8 +175,12 @@ test_tcp_listener_is_found(void **state) {
   assert_int_equal(al_plat_ident_alive(&id), 1);
   close(fd);
   assert_int_equal(al_plat_tcp_listener(port, &id), -ENOENT);
-  fd = listener(INADDR_LOOPBACK, &other, false); /* bound is not listening */
+  fd = listener(INADDR_LOOPBACK, &port, true);
+  int peer = listener(INADDR_LOOPBACK, &other, false); /* connected is not listening */
+  struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+  assert_int_equal(connect(peer, (struct sockaddr *) &to, sizeof to), 0);
   assert_int_equal(al_plat_tcp_listener(other, &id), -ENOENT);
+  close(peer);
   close(fd);
   fd = listener(0x7f000002, &other, true); /* another address of the loopback net */
   assert_int_equal(al_plat_tcp_listener(other, &id), -ENOENT);

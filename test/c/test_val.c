@@ -103,6 +103,7 @@ test_val_other_typed_reads(void **state) {
   assert_int_equal(al_val_get_double(m, "i", 1, 0, 2, &d, &err), 0);
   assert_true(d == 2);
   assert_int_equal(al_val_get_double(m, "i", 1, 0, 1.9, &d, &err), AL_EBAD_OPTION);
+  assert_int_equal(al_val_get_double(m, "i", 1, 2.1, 9, &d, &err), AL_EBAD_OPTION);
   assert_int_equal(al_val_get_double(m, "nan", 1, -1e308, 1e308, &d, &err), AL_EBAD_OPTION);
   assert_int_equal(al_val_get_double(m, "t", 1, 0, 2, &d, &err), AL_EBAD_OPTION);
   al_val_free(m);
