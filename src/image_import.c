@@ -15,6 +15,8 @@
 
 #define ASIDE ".import."
 #define ASIDE_AGE_S (24 * 3600) /* an import that began longer ago has been abandoned */
+#define LARGE (64u << 20)
+#define SETTLE_US 2100000 /* see image_verify.c: a hashing is remembered when the files are older than that */
 #define ROOM_SPARE (256ull << 20)
 
 typedef struct import_s {
@@ -167,10 +169,15 @@ al_image_import(const al_home_t *home, const char *from, al_image_progress_cb pr
   if ((rc = al__manifest_parse(text, len, m, err))) return rc;
   al__manifest_id(m, id);
   if ((rc = look_for_old(home, id, &there, err))) return rc;
+  if (there) return al__manifest_image(m, home, NULL, out, err);
   import_t im = {.from = dir, .to = -1, .m = m, .progress = progress, .data = data};
-  if (!there && (rc = import_new(home, &im, id, text, len, err))) {
+  if ((rc = import_new(home, &im, id, text, len, err))) {
     if (err && !err->code) al_err_set(err, rc, "Image %s cannot be imported: %s.", id, strerror(-rc));
     return rc;
+  }
+  if (m->bytes >= LARGE) { /* read back what the disk holds, now and not when somebody waits for the first lane */
+    usleep(SETTLE_US);
+    if ((rc = al__image_verify(home, id, m, err))) return rc;
   }
   return al__manifest_image(m, home, NULL, out, err);
 }

@@ -295,6 +295,18 @@ test_image_damage_is_told_and_healed_by_import(void **state) {
   flip(path);
   assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), AL_EIMAGE_CORRUPT);
   flip(path);
+  char *text = NULL, *quiet;
+  assert_int_equal(al_plat_read_file(AT_FDCWD, path, 1 << 20, &text, NULL), 0);
+  quiet = strstr(text, "quiet");
+  memcpy(quiet, "debug", 5); /* a manifest that is right in itself, but not the imported one */
+  assert_int_equal(chmod(path, 0600), 0);
+  al_test_write(a.dir, "manifest.json", text);
+  assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), AL_EIMAGE_CORRUPT);
+  assert_non_null(strstr(err.msg, "name contradicts"));
+  memcpy(quiet, "quiet", 5);
+  al_test_write(a.dir, "manifest.json", text);
+  al_free(text);
+  assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), 0);
   assert_int_equal(chmod(a.dir, 0777), 0);
   assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), AL_EHOME_UNSAFE);
 }
