@@ -90,7 +90,8 @@ class Guest:
         self.console_path = os.path.join(directory, "console-%d.log" % time.monotonic_ns())
         self.port, self.started, self.key = port, time.monotonic(), None
         open(self.console_path, "wb").close()
-        argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        # setpriv: QEMU must not outlive a test that is killed.
+        argv = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
                 "-machine", "q35,vmport=off,accel=tcg", "-cpu", "max", "-smp", "2", "-m", "1024",
                 "-kernel", kernel, "-initrd", initrd, "-append", cmdline]
         self.process = subprocess.Popen(
@@ -120,7 +121,8 @@ class Guest:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.5) as link:
-                link.settimeout(0.5)
+                # Long enough for a busy machine: giving up early only makes sshd start over.
+                link.settimeout(5)
                 line = link.recv(64)
                 if line.startswith(b"SSH-"):
                     return line

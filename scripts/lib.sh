@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034
+# What setup, demo, check and bench share: where things are, progress with times, and running as the user of the lanes.
+# To be sourced; sets ROOT itself. As root everything that runs limactl belongs to the user agent-lane-test (limactl
+# refuses root); as an ordinary user it is the caller's own.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/agent-lane
+LIMA_VERSION=v2.2.0
+
+if [ "$(id -u)" = 0 ]; then
+  LANE_USER=agent-lane-test
+  LANE_HOME=/home/$LANE_USER
+  LIMACTL=$LANE_HOME/bin/limactl
+  IMAGE_DIR=$LANE_HOME/image/base
+  PROJECT_DIR=$LANE_HOME/project
+else
+  LANE_USER=$(id -un)
+  LANE_HOME=$HOME
+  LIMACTL=$(command -v limactl || true)
+  IMAGE_DIR=$CACHE/image-base
+  PROJECT_DIR=$CACHE/project
+fi
+
+say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
+die() { printf '%s\n' "$@" >&2; exit 1; }
+# Starts a step of the set-up: its name, then what it is about to do.
+step() { printf '%4ds  %-8s %s\n' "$SECONDS" "$1" "$2"; }
+
+# retry WHAT COMMAND...: mirrors and registries fail now and then; a third failure is an answer.
+retry() {
+  local what=$1 attempt; shift
+  for attempt in 1 2 3; do
+    "$@" && return
+    [ "$attempt" = 3 ] || { say "$what failed (attempt $attempt of 3); again in $((attempt * 5)) s"; sleep $((attempt * 5)); }
+  done
+  die "$what failed three times. Check that this machine reaches its mirrors and registries, then run this again: what is done stays done."
+}
+
+# as_lane_user COMMAND...: runs it in that user's home with an environment of our own making. What may pass is listed
+# here; values pass as environment, never as arguments, since other users can read those.
+as_lane_user() (
+  while IFS= read -r name; do
+    case $name in
+      TERM | ANTHROPIC_* | DEMO_* | E2E_* | ORACLE_* | BENCH_* | NODE_EXTRA_CA_CERTS) ;;
+      *) unset "$name" 2>/dev/null || true ;;
+    esac
+  done < <(compgen -e)
+  export HOME=$LANE_HOME USER=$LANE_USER LOGNAME=$LANE_USER LANG=C.UTF-8
+  export PATH=${LIMACTL:+${LIMACTL%/*}:}/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin
+  [ -z "$LIMACTL" ] || export AGENT_LANE_LIMACTL=$LIMACTL
+  # Node of this shell, wherever its version manager put it, provided the other user may run it.
+  [ -n "$NODE_DIR" ] && PATH=$NODE_DIR:$PATH
+  cd "$LANE_HOME" || exit 1
+  if [ "$EUID" = 0 ]; then exec runuser -u "$LANE_USER" -- "$@"; fi
+  exec "$@"
+)
+NODE_DIR=$(dirname "$(command -v node || echo /usr/bin/node)")
+case $NODE_DIR in /usr/bin | /usr/local/bin | /root/*) NODE_DIR='' ;; esac
+
+# Gives DIR... to the user of the lanes.
+own_by_lane_user() { [ "$EUID" != 0 ] || chown -R "$LANE_USER:" "$@"; }
+
+# Puts the proofs (real-VM tests, oracle, benchmarks, examples) beside the installed package, so that they use it the
+# way a consumer does and not the source tree.
+stage_proofs() {
+  local pair from to
+  for pair in test/e2e:e2e test/oracle:oracle bench:bench examples:examples; do
+    from=$1/${pair%%:*} to=$PROJECT_DIR/${pair##*:}
+    [ -d "$from" ] || continue
+    rm -rf --one-file-system "$to"
+    cp -R "$from" "$to"
+    own_by_lane_user "$to"
+  done
+}
