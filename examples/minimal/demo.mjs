@@ -90,8 +90,8 @@ say(`run(): ${second.commits.length} commit on ${second.branch}`);
 
 const commits = git(repo, "log", "--format=%H %s", `${before}..${branch}`).split("\n").filter(Boolean);
 const onMain = git(repo, "log", "--format=%H %s", `${before}..main`).split("\n").filter(Boolean);
-console.log(`\ncommits on ${branch}:\n${git(repo, "log", "--format=  %h %an: %s", branch, "-3")}`);
-console.log(`commits on main:\n${git(repo, "log", "--format=  %h %an: %s", "main", "-3")}`);
+for (const name of [branch, "main"]) console.log(`\ncommits on ${name}:\n  ${git(repo, "log", "--format=%h %an: %s", "-3", name).replaceAll("\n", "\n  ")}`);
+console.log();
 seconds.total = Number(((performance.now() - started) / 1000).toFixed(2));
 const commit = (line) => ({ sha: line.slice(0, 40), subject: line.slice(41) });
 const result = { ok: commits.length > 0 && onMain.length > 0, repo, branch, commits: commits.map(commit), merged: onMain.map(commit), seconds };
