@@ -265,6 +265,7 @@ al_lima_open(al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *ho
   l->loop = loop;
   l->io = io;
   l->home = home;
+  l->delete_ms = AL__LIMA_DELETE_MS;
   if (geteuid() == 0 && !opts->allow_root_for_tests) return al_err_set(err, AL_ELIMA_ROOT, "this process runs as root and limactl refuses root");
   struct utsname u;
   if (uname(&u) != 0) return al_err_set(err, -errno, "uname: %s", strerror(errno));

@@ -20,6 +20,7 @@ typedef struct al_lima_s {
   char version[32];         /* "2.2.0" */
   uint64_t version_key[4];  /* private: device, inode, size, mtime of the limactl that said so */
   char vm_type[8], arch[16];
+  uint32_t delete_ms;       /* private: deadline of limactl delete; 20 s, less in tests */
 } al_lima_t;
 
 typedef enum { AL_NETWORK_OPEN, AL_NETWORK_NONE } al_network_t;

@@ -248,7 +248,7 @@ inspected(al_job_t *job, int status) {
   }
   const char *const argv[] = {l->limactl, "--tty=false", "--log-format", "json", "delete", "-f", d->name, NULL};
   d->proc.data = d;
-  if (!d->whole || al__lima_spawn(l, NULL, &d->proc, argv, AL__LIMA_DELETE_MS, 0, deleted) != 0) begin_sweep(d);
+  if (!d->whole || al__lima_spawn(l, NULL, &d->proc, argv, l->delete_ms, 0, deleted) != 0) begin_sweep(d);
 }
 
 void

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lima driver: boot, and destroy with its proof, against a scripted limactl and stand-ins for QEMU. */
+#include "lima_fixture.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+/* ---- stand-ins for processes of the lane ---- */
+
+static pid_t
+sleeper(void) {
+  pid_t pid = fork();
+  if (pid == 0) {
+    for (;;) pause();
+  }
+  assert_true(pid > 0);
+  return pid;
+}
+
+static bool
+runs(pid_t pid) {
+  int status;
+  return waitpid(pid, &status, WNOHANG) == 0;
+}
+
+static void
+end(pid_t pid) {
+  kill(pid, SIGKILL);
+  waitpid(pid, NULL, 0);
+}
+
+/* A process whose command line is that of the lane's hostagent, and so on. */
+static pid_t
+pretend(const char *a1, const char *a2, const char *a3, const char *a4) {
+  pid_t pid = fork();
+  if (pid == 0) {
+    execl("/bin/sh", "/usr/bin/limactl", "-c", "while :; do sleep 1; done", a1, a2, a3, a4, (char *) NULL);
+    _exit(127);
+  }
+  assert_true(pid > 0);
+  for (int i = 0; i < 500; i++) { /* until it has become the shell */
+    al_ident_t id;
+    if (al_plat_ident(pid, &id) == 0 && strstr(id.exe, "sh")) break;
+    usleep(2000);
+  }
+  return pid;
+}
+
+static const char *
+lane(const char *file) {
+  return in("h/lima/" NAME "/%s", file);
+}
+
+static void
+write_pid(const char *file, pid_t pid) {
+  char text[32];
+  snprintf(text, sizeof text, "%ld\n", (long) pid);
+  al_test_write(spec.dir, file, text);
+}
+
+/* ---- whose process it is ---- */
+
+static al__lima_kind_t
+kind_of(const char *const *args) {
+  char line[2048];
+  size_t n = 0;
+  for (; *args; args++) n += (size_t) snprintf(line + n, sizeof line - n, "%s", *args) + 1;
+  return al__lima_classify("/h/lima/" NAME, NAME, line, n);
+}
+
+static void
+test_classify_goes_by_the_lane_directory(void **state) {
+  (void) state;
+#define D "/h/lima/" NAME
+#define KIND(...) kind_of((const char *const[]){__VA_ARGS__, NULL})
+  assert_int_equal(KIND("/x/limactl", "hostagent", "--pidfile", D "/ha.pid", "--socket", D "/ha.sock", NAME), AL__PROC_HOSTAGENT);
+  assert_int_equal(KIND("/q/qemu-system-x86_64", "-m", "1", "-pidfile", D "/qemu.pid"), AL__PROC_QEMU);
+  assert_int_equal(KIND("/b/warden", "--agent-lane-policy", "1", "--", "-pidfile", D "/qemu.pid"), AL__PROC_WARDEN);
+  assert_int_equal(KIND("ssh: " D "/ssh.sock [mux]"), AL__PROC_SSH_MASTER);
+  assert_int_equal(KIND("/usr/bin/ssh", "-o", "ControlPath=\"" D "/ssh.sock\"", "127.0.0.1"), AL__PROC_SSH_MASTER);
+  assert_int_equal(KIND("/x/limactl", "--tty=false", "shell", "--workdir", "/", NAME, "sudo"), AL__PROC_SHELL);
+  assert_int_equal(KIND("/x/limactl", "--tty=false", "start", "--timeout", "10m", NAME), AL__PROC_START);
+  /* Of others: another lane, an editor, a name inside a word, a pid file that only begins like ours. */
+  assert_int_equal(KIND("/x/limactl", "hostagent", "--pidfile", "/h/lima/other/ha.pid", "other"), AL__PROC_NONE);
+  assert_int_equal(KIND("vim", D "/qemu.pid"), AL__PROC_NONE);
+  assert_int_equal(KIND("/x/limactl", "shell", NAME "x"), AL__PROC_NONE);
+  assert_int_equal(KIND("/x/limactl", "delete", "-f", NAME), AL__PROC_NONE);
+  assert_int_equal(KIND("/q/qemu-system-x86_64", "-pidfile", D "/qemu.pid2"), AL__PROC_NONE);
+  assert_int_equal(KIND("/q/qemu-system-x86_64", "-pidfile", "x", D "/qemu.pid"), AL__PROC_NONE);
+  assert_int_equal(KIND("grep", "ssh: " D "/ssh.sock [mux]"), AL__PROC_NONE);
+  assert_int_equal(KIND(""), AL__PROC_NONE);
+#undef KIND
+#undef D
+}
+
+/* ---- destroy ---- */
+
+static answer_t
+destroy_name(const char *name) {
+  answer_t a = {.done = false};
+  al_lima_destroy(&lima, name, on_answer, &a);
+  assert_false(a.done);
+  al_test_until(&loop, &a.done, 30000);
+  return a;
+}
+
+static void
+destroyed(void) {
+  answer_t a = destroy_name(NAME);
+  assert_answer(&a, 0, NULL);
+  assert_false(exists(spec.dir));
+}
+
+static bool
+limactl_deleted(void) {
+  char *calls = slurp(in("h/run/%s", "fake.calls"));
+  bool yes = strstr(calls, "delete -f " NAME) != NULL;
+  al_free(calls);
+  return yes;
+}
+
+static void
+test_destroy_takes_only_lane_names(void **state) {
+  (void) state;
+  static const char *const bad[] = {"", "..", "../x", "agent-lane-0123abcd-0123abc", "agent-lane-0123abcd-0123abcd/", "agent-lane-0123ABCD-0123abcd", "*", "_config"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    answer_t a = destroy_name(bad[i]);
+    assert_answer(&a, AL_EBAD_NAME, NULL);
+  }
+  assert_false(limactl_deleted());
+}
+
+static void
+test_destroy_is_idempotent(void **state) {
+  (void) state;
+  build();
+  destroyed();
+  assert_true(limactl_deleted());
+  unlink(in("h/run/%s", "fake.calls"));
+  destroyed();
+  destroyed();
+  assert_false(limactl_deleted());
+}
+
+static void
+test_destroy_spares_a_recycled_pid(void **state) {
+  (void) state;
+  build();
+  pid_t stranger = sleeper(), agent = pretend("hostagent", "--pidfile", lane("ha.pid"), NAME);
+  write_pid("qemu.pid", stranger);
+  write_pid("ha.pid", agent);
+  al_test_write(spec.dir, "vz.pid", "12x\n");
+  /* As Lima does it: kills whatever stands in the pid files, then removes the directory. */
+  script("fake_delete() { ls \"$LIMA_HOME/$1\" >$TMPDIR/seen; for f in \"$LIMA_HOME/$1\"/*.pid; do [ ! -f $f ] || kill -9 $(cat $f); done; rm -rf \"$LIMA_HOME/$1\"; }\n");
+  destroyed();
+  char *seen = slurp(in("h/run/%s", "seen"));
+  assert_non_null(strstr(seen, "ha.pid"));
+  assert_null(strstr(seen, "qemu.pid"));
+  assert_null(strstr(seen, "vz.pid"));
+  al_free(seen);
+  assert_true(runs(stranger));
+  assert_false(runs(agent));
+  end(stranger);
+}
+
+static void
+test_destroy_kills_what_limactl_left(void **state) {
+  (void) state;
+  build();
+  pid_t stranger = pretend("hostagent", "--pidfile", in("%s", "h/lima/agent-lane-other000-other000/ha.pid"), NAME);
+  pid_t left[4] = {pretend("hostagent", "--pidfile", lane("ha.pid"), NAME), pretend("-pidfile", lane("qemu.pid"), NULL, NULL),
+    pretend("shell", "--workdir", "/", NAME), pretend("start", "--timeout", "10m", NAME)};
+  al_val_t *list = NULL;
+  assert_int_equal(al_lima_processes(&home, NAME, &list, NULL), 0);
+  assert_int_equal(list->len, 4);
+  al_val_free(list);
+  destroyed();
+  for (int i = 0; i < 4; i++) assert_false(runs(left[i]));
+  assert_true(runs(stranger));
+  end(stranger);
+}
+
+static void
+test_destroy_half_made_directories(void **state) {
+  (void) state;
+  assert_int_equal(mkdir(spec.dir, 0700), 0); /* a delete or a clone that was killed */
+  al_test_write(spec.dir, "disk", "x");
+  assert_int_equal(mkdir(in("h/lima/_tmp.%s", NAME), 0700), 0); /* a build that was killed */
+  al_test_write(in("h/lima/_tmp.%s", NAME), "lima.yaml", "x");
+  destroyed();
+  assert_false(exists(in("h/lima/_tmp.%s", NAME)));
+  assert_false(limactl_deleted()); /* it would have refused */
+}
+
+static void
+test_destroy_when_limactl_hangs_fails_or_is_gone(void **state) {
+  (void) state;
+  static const char *const scripts[] = {"fake_delete() { trap '' TERM; sleep 60 & while :; do wait; done; }\n", "fake_delete() { fatal 'instance is protected'; }\n",
+    "fake_delete() { rm \"$LIMA_HOME/$1/agent-lane.json\" \"$LIMA_HOME/$1/disk\"; kill -9 $$; }\n"};
+  lima.delete_ms = 200;
+  for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
+    script(scripts[i]);
+    build();
+    pid_t agent = pretend("hostagent", "--pidfile", lane("ha.pid"), NAME);
+    destroyed();
+    assert_false(runs(agent));
+  }
+  build();
+  unlink(lima.limactl);
+  destroyed();
+}
+
+static void
+test_destroy_refuses_what_is_not_ours(void **state) {
+  (void) state;
+  char target[64];
+  al_test_dir(target);
+  al_test_write(target, "precious", "x");
+  assert_int_equal(symlink(target, spec.dir), 0);
+  answer_t a = destroy_name(NAME);
+  assert_answer(&a, AL_EDESTROY_FAILED, "not a directory");
+  char path[128];
+  snprintf(path, sizeof path, "%s/precious", target);
+  assert_true(exists(path));
+  al_test_dir_remove(target);
+  unlink(spec.dir);
+  /* A whole instance that limactl would not remove and that does not carry our record, or one of another directory, stays. */
+  build();
+  script("fake_delete() { fatal 'instance is protected'; }\n");
+  al_test_write(spec.dir, "agent-lane.json", "{\"name\":\"" NAME "\",\"dev\":1,\"ino\":1}");
+  a = destroy_name(NAME);
+  assert_answer(&a, AL_EDESTROY_FAILED, "sealed record");
+  assert_non_null(strstr(a.err.msg, "instance is protected"));
+  assert_string_equal(a.err.lane, NAME);
+  assert_true(exists(lane("disk")));
+}
+
+/* ---- boot ---- */
+
+typedef struct boot_answer_s {
+  answer_t a;
+  uint16_t port;
+} boot_answer_t;
+
+static void
+on_booted(al_boot_t *b, void *data, int status, const al_err_t *err, uint16_t port) {
+  boot_answer_t *a = data;
+  (void) b;
+  a->port = port;
+  on_answer(&a->a, status, err);
+}
+
+static void
+on_closed(void *data) {
+  *(bool *) data = true;
+}
+
+/* One boot to its answer and closed; what the answer was. */
+static boot_answer_t
+boot(uint64_t deadline_ms) {
+  boot_answer_t a = {.port = 0};
+  bool closed = false;
+  al_boot_t *b;
+  build();
+  assert_int_equal(al_lima_boot(&lima, &spec, deadline_ms, on_booted, &a, &b), 0);
+  assert_false(a.a.done);
+  al_test_until(&loop, &a.a.done, 20000);
+  al_lima_boot_close(b, on_closed, &closed);
+  assert_false(closed);
+  al_test_until(&loop, &closed, 5000);
+  return a;
+}
+
+static void
+boot_fails(const char *how, uint64_t deadline_ms, int code, const char *text) {
+  script(how);
+  boot_answer_t a = boot(deadline_ms);
+  assert_answer(&a.a, code, text);
+  assert_string_equal(a.a.err.lane, NAME);
+  destroyed();
+}
+
+static void
+test_boot_failures_say_why(void **state) {
+  (void) state;
+  boot_fails("fake_start() { fatal 'disk shrinking is not supported'; }\n", 5000, AL_ESTART_FAILED, "disk shrinking is not supported");
+  boot_fails("fake_start() { echo 'limactl: must not run as the root user' >&2; exit 1; }\n", 5000, AL_ESTART_FAILED, "must not run as the root user");
+  boot_fails("fake_start() { kill -9 $$; }\n", 5000, AL_ESTART_FAILED, "signal 9");
+  boot_fails("fake_start() { echo '{\"level\":\"fatal\",\"msg\":\"no firmware\"}' >$LIMA_HOME/$1/ha.stderr.log; event $1 '{\"exiting\":true,\"errors\":[\"e1\",\"e2\"]}'; sleep 60; }\n",
+    5000, AL_ESTART_FAILED, "reported: e2; its log ends with: no firmware");
+  boot_fails("fake_start() { echo 'warden: refused: unknown argument -virtfs' >$LIMA_HOME/$1/warden.log; fatal 'exit status 1'; }\n", 5000, AL_EWARDEN_REFUSED, "-virtfs");
+  boot_fails("fake_start() { event $1 '{\"sshLocalPort\":70000}'; sleep 60; }\n", 5000, AL_ESTART_FAILED, "port that is none");
+  boot_fails("fake_start() { echo junk >$LIMA_HOME/$1/ha.stdout.log; event $1 '{}'; sleep 60; }\n", 500, AL_ESTART_TIMEOUT, "ssh port");
+  boot_fails("fake_start() { event $1 '{\"sshLocalPort\":1}'; sleep 60; }\n", 500, AL_ESTART_TIMEOUT, "QEMU to listen");
+}
+
+static void
+test_boot_port_of_a_stranger_is_refused(void **state) {
+  (void) state;
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t n = sizeof at;
+  char how[200];
+  int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_true(s >= 0 && bind(s, (struct sockaddr *) &at, sizeof at) == 0 && listen(s, 8) == 0 && getsockname(s, (struct sockaddr *) &at, &n) == 0);
+  snprintf(how, sizeof how, "fake_start() { event $1 '{\"sshLocalPort\":%u}'; sleep 60; }\n", ntohs(at.sin_port));
+  boot_fails(how, 5000, AL_EPEER_UNPROVEN, "not by the lane's QEMU");
+  close(s);
+}
+
+#define QEMU(banner, delay) QEMU_AFTER("", banner, delay)
+#define QEMU_AFTER(first, banner, delay) \
+  "fake_start() { " first " rm -f $TMPDIR/port; PATH=$PATH:/usr/local/bin setsid python3 \"$(cat $TMPDIR/here)/test/fixtures/fake-qemu.py\" $TMPDIR/port '" banner "' " delay \
+  " -pidfile $LIMA_HOME/$1/qemu.pid </dev/null >/dev/null 2>&1 &\n until [ -s $TMPDIR/port ]; do sleep 0.02; done; event $1 \"{\\\"sshLocalPort\\\":$(cat $TMPDIR/port)}\"; "
+
+static void
+write_here(void) {
+  char here[1024];
+  assert_non_null(getcwd(here, sizeof here));
+  al_test_write(home.run, "here", here);
+}
+
+static void
+test_boot_ends_with_the_banner(void **state) {
+  (void) state;
+  write_here();
+  script(QEMU("SSH-2.0-OpenSSH_9.2", "0") "sleep 60; }\n");
+  boot_answer_t a = boot(15000);
+  assert_answer(&a.a, 0, NULL);
+  char *port = slurp(in("h/run/%s", "port"));
+  assert_int_equal(a.port, atoi(port));
+  al_free(port);
+  destroyed(); /* and with it the stand-in for QEMU */
+  al_val_t *list = NULL;
+  assert_int_equal(al_lima_processes(&home, NAME, &list, NULL), 0);
+  assert_int_equal(list->len, 0);
+  al_val_free(list);
+  /* A guest that needs longer than the pace of the tries is not starved by them. */
+  script(QEMU("SSH-2.0-slow", "0.8") "sleep 60; }\n");
+  a = boot(15000);
+  assert_answer(&a.a, 0, NULL);
+  destroyed();
+  boot_fails(QEMU("HTTP/1.1 200 OK", "0") "sleep 60; }\n", 2000, AL_ESTART_TIMEOUT, "ssh in the guest to answer");
+}
+
+static void
+test_boot_sees_a_config_that_appears(void **state) {
+  (void) state;
+  write_here();
+  boot_fails(QEMU_AFTER("mkdir -p $LIMA_HOME/_config; : >$LIMA_HOME/_config/override.yaml;", "SSH-2.0-x", "0") "sleep 60; }\n", 15000, AL_ECONFIG_REFUSED, "override.yaml");
+}
+
+static void
+test_boot_close_before_the_answer(void **state) {
+  (void) state;
+  boot_answer_t a = {.port = 0};
+  bool closed = false;
+  al_boot_t *b;
+  script("fake_start() { sleep 60; }\n");
+  build();
+  assert_int_equal(al_lima_boot(&lima, &spec, 5000, on_booted, &a, &b), 0);
+  al_test_spin(&loop, 200);
+  al_lima_boot_close(b, on_closed, &closed);
+  al_test_until(&loop, &closed, 5000);
+  assert_false(a.a.done);
+  al_val_t *list = NULL;
+  assert_int_equal(al_lima_processes(&home, NAME, &list, NULL), 0);
+  assert_int_equal(list->len, 0);
+  al_val_free(list);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int
+main(void) {
+  const struct CMUnitTest tests[] = {
+    T(test_classify_goes_by_the_lane_directory), T(test_destroy_takes_only_lane_names), T(test_destroy_is_idempotent), T(test_destroy_spares_a_recycled_pid),
+    T(test_destroy_kills_what_limactl_left), T(test_destroy_half_made_directories), T(test_destroy_when_limactl_hangs_fails_or_is_gone),
+    T(test_destroy_refuses_what_is_not_ours), T(test_boot_failures_say_why), T(test_boot_port_of_a_stranger_is_refused), T(test_boot_ends_with_the_banner),
+    T(test_boot_sees_a_config_that_appears), T(test_boot_close_before_the_answer),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
