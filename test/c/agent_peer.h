@@ -397,12 +397,12 @@ peer_ping(peer_t *p) {
   assert_true(al_get64(f.payload) == token);
 }
 
-/* Bytes of DATA that come within ms. */
+/* Waits for `want` bytes of DATA and looks a while whether more come. Returns what came. */
 static inline size_t
-peer_data_within(peer_t *p, uint32_t id, int ms) {
+peer_data(peer_t *p, uint32_t id, size_t want) {
   size_t n = 0;
   al_frame_t f;
-  while (peer_next(p, &f, ms) == 1)
+  while (peer_next(p, &f, n < want ? PEER_WAIT_MS : 300) == 1)
     if (f.type == AL_F_DATA && f.stream == id) n += f.len;
   return n;
 }

@@ -241,11 +241,11 @@ static void
 test_tree_means_whoever_left_the_session_too(void **state) {
   (void) state;
   peer_t p;
-  const char script[] = "setsid sleep 61 >/dev/null 2>&1 & (setsid sh -c 'sleep 62 & sleep 63') >/dev/null 2>&1 & sleep 0.2; echo up; sleep 64";
+  const char script[] = "setsid sleep 61 >/dev/null 2>&1 & (setsid sh -c 'sleep 62 & sleep 63') >/dev/null 2>&1 & sleep 64 & until [ $(grep -l '^sleep$' /proc/[0-9]*/comm 2>/dev/null | wc -l) = 4 ]; do :; done; echo up; wait";
   start(&p);
   uint32_t id = exec_as(&p, "agent", script);
   await_data(&p);
-  peer_expect(&p, exec_as(&p, "agent", count_sleeps), AL_EXIT_CODE, 0, "4\n");
+  expect_as(&p, "agent", count_sleeps, "4\n");
   peer_send32(&p, id, AL_F_SIGNAL, AL_SIGNAL_TREE, SIGKILL);
   peer_expect(&p, id, AL_EXIT_SIGNAL, SIGKILL, "");
   expect_sleeps(&p, "0\n");
@@ -274,7 +274,7 @@ test_background_processes_live_on_in_their_own_cgroup(void **state) {
   peer_expect(&p, id, AL_EXIT_SIGNAL, SIGKILL, "");
   expect_sleeps(&p, "1\n");
   for (int i = 0; i < 50; i++) peer_expect(&p, peer_exec(&p, 0, "true"), AL_EXIT_CODE, 0, "");
-  expect_as(&p, "root", "ls -d /sys/fs/cgroup/lane/[0-9]* | wc -l", "2\n"); /* one is used again and again */
+  expect_as(&p, "root", "[ $(ls -d /sys/fs/cgroup/lane/[0-9]* | wc -l) -le 6 ] && echo few", "few\n"); /* most are used again */
   expect_as(&p, "root", "echo 1 > /sys/fs/cgroup/lane/1/cgroup.kill", "");
   expect_sleeps(&p, "0\n");
   peer_expect(&p, peer_exec(&p, 0, "sleep 60 >/dev/null 2>&1 &"), AL_EXIT_CODE, 0, ""); /* leaving one sweeps the old one */
