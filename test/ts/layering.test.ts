@@ -10,10 +10,10 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 /** Module (file name without extension and part suffix) to layer. The longest matching prefix counts. */
 const layers: Record<string, number> = {
   err: 0, mem: 0, utf8: 0,
-  buf: 1, tail: 1, lines: 1, names: 1, sha256: 1, frame: 1, val: 1, platform: 1,
+  buf: 1, tail: 1, lines: 1, names: 1, sha256: 1, frame: 1, val: 1, platform: 1, lane: 1,
   work: 2, proc: 2, db: 2,
   home: 3, image: 3, lima: 3, transport: 3, registry: 3, chan: 3,
-  lane: 4, exec: 4, xfer: 4,
+  exec: 4, xfer: 4,
   lane_ops: 5, lane_create: 5, lane_destroy: 5, lane_calls: 5, reaper: 5, admin: 5, doctor: 5, site: 5, engine: 5, al: 5,
 };
 /** Neighbours in one layer that may be included, with the reason. */
