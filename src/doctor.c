@@ -155,12 +155,14 @@ check_platform(doctor_t *d) {
   struct utsname u;
 
   if (uname(&u)) memset(&u, 0, sizeof u);
-  bool arm = strcmp(u.machine, "arm64") == 0 || strcmp(u.machine, "aarch64") == 0, mac = strcmp(u.sysname, "Darwin") == 0;
+  bool arm = strcmp(u.machine, "arm64") == 0 || strcmp(u.machine, "aarch64") == 0, mac = strcmp(u.sysname,
+    "Darwin") == 0;
   d->linux_host = strcmp(u.sysname, "Linux") == 0;
   snprintf(d->arch, sizeof d->arch, "%s", arm ? "aarch64" : "x86_64");
   snprintf(text, sizeof text, "%.60s on %.60s", u.sysname, u.machine);
   bool fits = (mac && arm) || (d->linux_host && (arm || strcmp(u.machine, "x86_64") == 0));
-  say(d, "platform", fits ? "found" : "missing", text, fits ? NULL : "Lanes run on macOS on Apple Silicon, and on Linux on x86_64 or aarch64.");
+  say(d, "platform", fits ? "found" : "missing", text,
+    fits ? NULL : "Lanes run on macOS on Apple Silicon, and on Linux on x86_64 or aarch64.");
   if (geteuid() != 0) {
     say(d, "user", "found", "not root", NULL);
     return;
@@ -191,7 +193,8 @@ find(doctor_t *d, const char *name, const char *asked, int code, char path[1024]
     err.code = code;
     err.cure[0] = 0;
   }
-  const char *cure = unsafe || code ? al_err_cure_text(&err) : "Install it with the system's package manager (Debian: openssh-client, git).";
+  const char *cure = "Install it with the system's package manager (Debian: openssh-client, git).";
+  if (unsafe || code) cure = al_err_cure_text(&err);
   say(d, name, unsafe ? "unsafe" : "missing", err.msg, cure);
   return false;
 }
@@ -200,7 +203,8 @@ static void
 say_version(doctor_t *d, const char *name, const char *path, int rc, const char *line) {
   char text[1400];
 
-  if (rc == -ETIMEDOUT) snprintf(text, sizeof text, "%s --version did not answer within %u s", path, AL_DOCTOR_CHILD_MS / 1000);
+  if (rc == -ETIMEDOUT) snprintf(text, sizeof text, "%s --version did not answer within %u s", path,
+    AL_DOCTOR_CHILD_MS / 1000);
   else snprintf(text, sizeof text, "%s --version failed: %.200s", path, line[0] ? line : "no output");
   say(d, name, "unsafe", text, "Run it by hand; reinstall the program when it fails there, too.");
 }
@@ -230,7 +234,8 @@ check_lima(doctor_t *d) {
     else say_error(d, "limactl", "unsafe", &err);
     return;
   }
-  bool early = v[0] == 2 && v[1] == 2 && v[2] == 0 && (strncmp(rest, "-alpha", 6) == 0 || strncmp(rest, "-beta", 5) == 0 || strncmp(rest, "-rc", 3) == 0);
+  bool early = v[0] == 2 && v[1] == 2 && v[2] == 0 && (strncmp(rest, "-alpha", 6) == 0 || strncmp(rest, "-beta",
+    5) == 0 || strncmp(rest, "-rc", 3) == 0);
   if (!older(v, LIMA_LEAST) && !early) {
     say(d, "limactl", "found", text, NULL);
     return;
@@ -266,11 +271,14 @@ check_plain(doctor_t *d, const char *name) {
 static void
 check_kvm(doctor_t *d) {
   if (access("/dev/kvm", F_OK)) {
-    say(d, "kvm", "skipped", "There is no /dev/kvm: lanes run in software emulation, which is several times slower.", NULL);
+    say(d, "kvm", "skipped", "There is no /dev/kvm: lanes run in software emulation, which is several times slower.",
+      NULL);
   } else if (access("/dev/kvm", R_OK | W_OK)) {
-    say(d, "kvm", "skipped", "/dev/kvm is not open to you (group kvm?): lanes run in software emulation, which is several times slower.", NULL);
+    say(d, "kvm", "skipped",
+      "/dev/kvm is not open to you (group kvm?): lanes run in software emulation, which is several times slower.", NULL);
   } else {
-    say(d, "kvm", "found", "/dev/kvm is open to you; it is used once the image's kernel has been seen to run under it.", NULL);
+    say(d, "kvm", "found",
+      "/dev/kvm is open to you; it is used once the image's kernel has been seen to run under it.", NULL);
   }
 }
 
@@ -301,7 +309,8 @@ check_room(doctor_t *d) {
   uint64_t room = (uint64_t) vfs.f_bavail * vfs.f_frsize;
   snprintf(text, sizeof text, "%.1f GiB free in the home", (double) room / (double) (1ull << 30));
   bool enough = room >= ROOM_LEAST;
-  say(d, "disk space", enough ? "found" : "missing", text, enough ? NULL : "Free at least 2 GiB: a lane's disk grows with what is written in it.");
+  say(d, "disk space", enough ? "found" : "missing", text,
+    enough ? NULL : "Free at least 2 GiB: a lane's disk grows with what is written in it.");
 }
 
 int

@@ -50,7 +50,9 @@ choose(const char *path, char out[PATH_MAX], al_err_t *err) {
   } else {
     n = (size_t) snprintf(out, PATH_MAX, "%s", path);
   }
-  if (n >= PATH_MAX) return al_err_set(err, AL_EHOME_TOO_LONG, "The home has %zu bytes, which is more than any path may have.", n);
+  if (n >= PATH_MAX) {
+    return al_err_set(err, AL_EHOME_TOO_LONG, "The home has %zu bytes, which is more than any path may have.", n);
+  }
   if (out[0] != '/') return al_err_set(err, AL_EHOME_UNSAFE, "The home %.200s is not an absolute path.", path);
   return 0;
 }
@@ -60,9 +62,12 @@ static int
 check_bytes(const char *path, al_err_t *err) {
   for (const char *p = path; *p; p++) {
     unsigned char c = (unsigned char) *p;
-    if (c < 0x20 || c == 0x7f) return al_err_set(err, AL_EHOME_UNSAFE, "The path of the home contains a control character.");
+    if (c < 0x20 || c == 0x7f) {
+      return al_err_set(err, AL_EHOME_UNSAFE, "The path of the home contains a control character.");
+    }
     if (strchr(",:{}\"'\\%$`", c)) {
-      return al_err_set(err, AL_EHOME_UNSAFE, "The home %.200s contains '%c', which QEMU, ssh or Lima would misread.", path, c);
+      return al_err_set(err, AL_EHOME_UNSAFE, "The home %.200s contains '%c', which QEMU, ssh or Lima would misread.",
+        path, c);
     }
   }
   return 0;
@@ -74,7 +79,8 @@ check_component(const char *path, const struct stat *st, al_err_t *err) {
 
   if (S_ISLNK(st->st_mode)) {
     if (ours || st->st_uid == 0) return 0;
-    return al_err_set(err, AL_EHOME_UNSAFE, "%s is a link that another user (uid %u) made.", path, (unsigned) st->st_uid);
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s is a link that another user (uid %u) made.", path,
+      (unsigned) st->st_uid);
   }
   if (!S_ISDIR(st->st_mode)) return al_err_set(err, AL_EHOME_UNSAFE, "%s is not a directory.", path);
   if (!ours && st->st_uid != 0) {
@@ -82,12 +88,13 @@ check_component(const char *path, const struct stat *st, al_err_t *err) {
   }
   if (st->st_mode & S_ISVTX) return 0; /* as /tmp: nobody can rename what is ours */
   if ((st->st_mode & S_IWOTH) || (!ours && (st->st_mode & S_IWGRP))) {
-    return al_err_set(err, AL_EHOME_UNSAFE, "%s may be changed by other users (mode %04o).", path, (unsigned) st->st_mode & 07777);
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s may be changed by other users (mode %04o).", path,
+      (unsigned) st->st_mode & 07777);
   }
   return 0;
 }
 
-/* Every component that exists, by lstat: whoever could replace one of them could put his own directory in the home's place. */
+/* Every component that exists, by lstat: whoever could replace one could put his own directory in the home's place. */
 static int
 check_components(const char *path, al_err_t *err) {
   char part[PATH_MAX];
@@ -129,10 +136,15 @@ make_dir(const char *path, al_err_t *err) {
     return al_err_set(err, -e, "%s cannot be made: %s.", path, strerror(e));
   }
   AL_AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0 || fstat(fd, &st)) return al_err_set(err, AL_EHOME_UNSAFE, "%s is not a directory that we can read.", path);
-  if (st.st_uid != geteuid()) return al_err_set(err, AL_EHOME_UNSAFE, "%s belongs to uid %u, not to you.", path, (unsigned) st.st_uid);
+  if (fd < 0 || fstat(fd, &st)) {
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s is not a directory that we can read.", path);
+  }
+  if (st.st_uid != geteuid()) {
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s belongs to uid %u, not to you.", path, (unsigned) st.st_uid);
+  }
   if (st.st_mode & 022) {
-    return al_err_set(err, AL_EHOME_UNSAFE, "%s may be changed by other users (mode %04o).", path, (unsigned) st.st_mode & 07777);
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s may be changed by other users (mode %04o).", path,
+      (unsigned) st.st_mode & 07777);
   }
   if ((st.st_mode & 077) && fchmod(fd, 0700)) return al_err_set(err, -errno, "%s cannot be closed to others.", path);
   return 0;
@@ -143,14 +155,24 @@ check_root(const char *root, al_err_t *err) {
   struct stat st;
 
   AL_AUTO_FD int fd = open(root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0 || fstat(fd, &st)) return al_err_set(err, AL_EHOME_UNSAFE, "%s cannot be opened: %s.", root, strerror(errno));
-  if (st.st_uid != geteuid()) return al_err_set(err, AL_EHOME_UNSAFE, "%s belongs to uid %u, not to you.", root, (unsigned) st.st_uid);
+  if (fd < 0 || fstat(fd, &st)) {
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s cannot be opened: %s.", root, strerror(errno));
+  }
+  if (st.st_uid != geteuid()) {
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s belongs to uid %u, not to you.", root, (unsigned) st.st_uid);
+  }
   if (st.st_mode & 022) {
-    return al_err_set(err, AL_EHOME_UNSAFE, "%s may be changed by other users (mode %04o).", root, (unsigned) st.st_mode & 07777);
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s may be changed by other users (mode %04o).", root,
+      (unsigned) st.st_mode & 07777);
   }
   int network = al_plat_is_network_fs(fd);
-  if (network < 0) return al_err_set(err, network, "The file system of %s cannot be told: %s.", root, strerror(-network));
-  if (network) return al_err_set(err, AL_EHOME_UNSAFE, "%s is on a network file system, where locks and sockets do not hold.", root);
+  if (network < 0) {
+    return al_err_set(err, network, "The file system of %s cannot be told: %s.", root, strerror(-network));
+  }
+  if (network) {
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s is on a network file system, where locks and sockets do not hold.",
+      root);
+  }
   return 0;
 }
 
@@ -163,7 +185,9 @@ al_home_open(const char *path, al_home_t *out, al_err_t *err) {
   if (rc || (rc = check_bytes(asked, err)) || (rc = check_components(asked, err))) return rc;
   rc = al_plat_mkdirs(asked, 0700);
   if (rc) return al_err_set(err, rc, "The home %.200s cannot be made: %s.", asked, strerror(-rc));
-  if (!realpath(asked, real)) return al_err_set(err, -errno, "The home %.200s cannot be resolved: %s.", asked, strerror(errno));
+  if (!realpath(asked, real)) {
+    return al_err_set(err, -errno, "The home %.200s cannot be resolved: %s.", asked, strerror(errno));
+  }
   if ((rc = check_bytes(real, err)) || (rc = check_components(real, err)) || (rc = check_root(real, err))) return rc;
   snprintf(lima, sizeof lima, "%s/lima", real);
   if ((rc = check_length(lima, err))) return rc;
@@ -222,7 +246,9 @@ al_home_install(const al_home_t *home, const char *from, char *out, size_t cap, 
   if (rc) return al_err_set(err, rc, "%.300s cannot be read: %s.", from, strerror(-rc));
   snprintf(dir, sizeof dir, "%s/%s", home->bin, hex);
   int n = snprintf(out, cap, "%s/%s", dir, name);
-  if (n < 0 || (size_t) n >= cap) return al_err_set(err, -ENAMETOOLONG, "The path of the installed %.100s is too long.", name);
+  if (n < 0 || (size_t) n >= cap) {
+    return al_err_set(err, -ENAMETOOLONG, "The path of the installed %.100s is too long.", name);
+  }
   if ((rc = make_dir(dir, err))) return rc;
   if (is_installed(out, hex)) return 0;
   rc = al_plat_write_replace(AT_FDCWD, out, data, len, 0700);

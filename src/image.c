@@ -33,7 +33,7 @@ typedef struct choice_s {
   char seen[200];      /* what there is, for the message */
 } choice_t;
 
-/* True when `a` is to be preferred: "base" first, then the later creation, then the id, so that the choice is always the same. */
+/* True when `a` is to be preferred: "base" first, then the later creation, then the id, so that the choice never varies. */
 static bool
 better(const al__manifest_t *a, const char *a_id, const al__manifest_t *b, const char *b_id) {
   bool a_base = strcmp(a->name, "base") == 0, b_base = strcmp(b->name, "base") == 0;
@@ -74,12 +74,16 @@ none(const choice_t *c, al_err_t *err) {
     return c->bad.code;
   }
   if (!c->seen[0]) return al_err_set(err, AL_EIMAGE_MISSING, "No image has been imported into %s.", c->home->images);
-  if (!c->want) return al_err_set(err, AL_EIMAGE_MISSING, "No image for %s has been imported. There is: %s.", c->arch, c->seen);
-  return al_err_set(err, AL_EIMAGE_MISSING, "No image %.80s for %s has been imported. There is: %s.", c->want, c->arch, c->seen);
+  if (!c->want) {
+    return al_err_set(err, AL_EIMAGE_MISSING, "No image for %s has been imported. There is: %s.", c->arch, c->seen);
+  }
+  return al_err_set(err, AL_EIMAGE_MISSING, "No image %.80s for %s has been imported. There is: %s.", c->want, c->arch,
+    c->seen);
 }
 
 int
-al_image_open(const al_home_t *home, const char *want, const char *vm_type, const char *arch, al_image_t *out, al_err_t *err) {
+al_image_open(const al_home_t *home, const char *want, const char *vm_type, const char *arch, al_image_t *out,
+  al_err_t *err) {
   AL_AUTO_FREE al__manifest_t *m = al_calloc(2, sizeof *m);
   choice_t c = {.home = home, .want = want && want[0] ? want : NULL, .arch = arch, .m = m, .best = m ? m + 1 : NULL};
   al_image_t imported;

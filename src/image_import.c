@@ -41,10 +41,16 @@ copy_file(import_t *im, const al__image_file_t *f, al_err_t *err) {
 
   AL_AUTO_FD int in = openat(im->from, f->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   if (in < 0 && errno == ENOENT) return al_err_set(err, AL_ESOURCE_MISSING, "The image's file %s is missing.", f->name);
-  if (in < 0 || fstat(in, &st)) return al_err_set(err, AL_ESOURCE_UNREADABLE, "The image's file %s cannot be opened: %s.", f->name, strerror(errno));
-  if (!S_ISREG(st.st_mode)) return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s is not a regular file.", f->name);
+  if (in < 0 || fstat(in, &st)) {
+    return al_err_set(err, AL_ESOURCE_UNREADABLE, "The image's file %s cannot be opened: %s.", f->name,
+      strerror(errno));
+  }
+  if (!S_ISREG(st.st_mode)) {
+    return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s is not a regular file.", f->name);
+  }
   if ((uint64_t) st.st_size != f->size) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s has %lld bytes, but the manifest says %llu.", f->name,
+    return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s has %lld bytes, but the manifest says %llu.",
+      f->name,
       (long long) st.st_size, (unsigned long long) f->size);
   }
   AL_AUTO_FD int out = openat(im->to, f->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -54,7 +60,8 @@ copy_file(import_t *im, const al__image_file_t *f, al_err_t *err) {
   if (!rc) rc = al_plat_fsync(out);
   if (rc) return al_err_set(err, rc, "%s cannot be copied into the store: %s.", f->name, strerror(-rc));
   if (strcmp(hex, f->sha256)) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s has sha256 %s, but the manifest says %s.", f->name, hex, f->sha256);
+    return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s has sha256 %s, but the manifest says %s.", f->name,
+      hex, f->sha256);
   }
   if (strcmp(f->role, "disk")) return 0;
   return al__image_check_qcow2(out, f->name, im->m->virtual_size, err);
@@ -122,7 +129,9 @@ import_new(const al_home_t *home, import_t *im, const char *id, const char *text
   if (rc) return rc;
   sweep(images);
   snprintf(aside, sizeof aside, ASIDE "%016llx", (unsigned long long) r);
-  if (mkdirat(images, aside, 0700)) return al_err_set(err, -errno, "%s: no directory can be made: %s.", home->images, strerror(errno));
+  if (mkdirat(images, aside, 0700)) {
+    return al_err_set(err, -errno, "%s: no directory can be made: %s.", home->images, strerror(errno));
+  }
   AL_AUTO_FD int to = openat(images, aside, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   im->to = to;
   rc = to < 0 ? al_err_set(err, -errno, "%s: %s.", aside, strerror(errno)) : fill(im, text, len, err);
@@ -131,7 +140,7 @@ import_new(const al_home_t *home, import_t *im, const char *id, const char *text
   return rc;
 }
 
-/* An intact image of this id: nothing to do. A damaged one is taken out of the way, which the caller asked for by importing it again. */
+/* An intact image of this id: nothing to do. A damaged one goes: that is what importing it again asks for. */
 static int
 look_for_old(const al_home_t *home, const char *id, bool *there, al_err_t *err) {
   al__manifest_t old;
@@ -152,7 +161,8 @@ look_for_old(const al_home_t *home, const char *id, bool *there, al_err_t *err) 
 }
 
 int
-al_image_import(const al_home_t *home, const char *from, al_image_progress_cb progress, void *data, al_image_t *out, al_err_t *err) {
+al_image_import(const al_home_t *home, const char *from, al_image_progress_cb progress, void *data, al_image_t *out,
+  al_err_t *err) {
   AL_AUTO_FREE al__manifest_t *m = al_calloc(1, sizeof *m);
   AL_AUTO_FREE char *text = NULL;
   char id[72];
@@ -161,9 +171,13 @@ al_image_import(const al_home_t *home, const char *from, al_image_progress_cb pr
 
   if (!m) return al_err_set(err, -ENOMEM, "Out of memory.");
   AL_AUTO_FD int dir = open(from, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (dir < 0) return al_err_set(err, AL_ESOURCE_MISSING, "%.300s cannot be opened as a directory: %s.", from, strerror(errno));
+  if (dir < 0) {
+    return al_err_set(err, AL_ESOURCE_MISSING, "%.300s cannot be opened as a directory: %s.", from, strerror(errno));
+  }
   int rc = al_plat_read_file(dir, "manifest.json", AL_IMAGE_MANIFEST_MAX, &text, &len);
-  if (rc == -ENOENT) return al_err_set(err, AL_ESOURCE_MISSING, "%.300s holds no image: there is no manifest.json in it.", from);
+  if (rc == -ENOENT) {
+    return al_err_set(err, AL_ESOURCE_MISSING, "%.300s holds no image: there is no manifest.json in it.", from);
+  }
   if (rc == -ENOMEM) return al_err_set(err, rc, "Out of memory.");
   if (rc) return al_err_set(err, AL_EIMAGE_INVALID, "%.300s/manifest.json cannot be read: %s.", from, strerror(-rc));
   if ((rc = al__manifest_parse(text, len, m, err))) return rc;

@@ -20,7 +20,8 @@ bad(al_err_t *err, const char *field, const char *why) {
 
 /* A text of 1 to cap - 1 bytes out of `allowed` that starts with one of `first`. NULL sets allow all printable ASCII. */
 static int
-take_text(const al_val_t *map, const char *key, const char *first, const char *allowed, char *out, size_t cap, al_err_t *err) {
+take_text(const al_val_t *map, const char *key, const char *first, const char *allowed, char *out, size_t cap,
+  al_err_t *err) {
   const al_val_t *v = al_val_get(map, key);
 
   if (!v || v->kind != AL_TEXT) return bad(err, key, "is missing or not a text");
@@ -38,7 +39,9 @@ static int
 take_number(const al_val_t *map, const char *key, int64_t min, int64_t max, uint64_t *out, al_err_t *err) {
   const al_val_t *v = al_val_get(map, key);
 
-  if (!v || v->kind != AL_INT || v->i < min || v->i > max) return bad(err, key, "is missing, not a whole number, or out of bounds");
+  if (!v || v->kind != AL_INT || v->i < min || v->i > max) {
+    return bad(err, key, "is missing, not a whole number, or out of bounds");
+  }
   *out = (uint64_t) v->i;
   return 0;
 }
@@ -54,10 +57,14 @@ take_created(const al_val_t *map, char out[24], al_err_t *err) {
     time_t t = (time_t) v->i;
     return gmtime_r(&t, &tm) && strftime(out, 24, "%Y-%m-%dT%H:%M:%SZ", &tm) ? 0 : bad(err, "created", "is not a date");
   }
-  if (!v || v->kind != AL_TEXT || v->len != sizeof shape - 1) return bad(err, "created", "is not a date like 2026-01-31T23:59:59Z");
+  if (!v || v->kind != AL_TEXT || v->len != sizeof shape - 1) {
+    return bad(err, "created", "is not a date like 2026-01-31T23:59:59Z");
+  }
   for (size_t i = 0; i < v->len; i++) {
     char c = v->text[i];
-    if (shape[i] == 'd' ? c < '0' || c > '9' : c != shape[i]) return bad(err, "created", "is not a date like 2026-01-31T23:59:59Z");
+    if (shape[i] == 'd' ? c < '0' || c > '9' : c != shape[i]) {
+      return bad(err, "created", "is not a date like 2026-01-31T23:59:59Z");
+    }
   }
   memcpy(out, v->text, v->len + 1);
   return 0;
@@ -69,7 +76,8 @@ take_file(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
 
   if (v->kind != AL_MAP) return bad(err, "files", "has an entry that is not an object");
   int rc = take_text(v, "name", NULL, PLAIN, f->name, sizeof f->name, err);
-  if (!rc && (f->name[0] == '.' || strcasecmp(f->name, "manifest.json") == 0)) rc = bad(err, "files", "has a name that is not allowed");
+  if (!rc && (f->name[0] == '.' || strcasecmp(f->name, "manifest.json") == 0)) rc = bad(err, "files",
+    "has a name that is not allowed");
   if (!rc) rc = take_text(v, "role", LOWER, LOWER "-", f->role, sizeof f->role, err);
   if (!rc) rc = take_text(v, "sha256", NULL, DIGIT "abcdef", f->sha256, sizeof f->sha256, err);
   if (!rc && strlen(f->sha256) != 64) rc = bad(err, "sha256", "does not have 64 hex digits");
@@ -125,7 +133,9 @@ take_boot(const al_val_t *boot, const char *type, const char *format, const char
   if (rc) return rc;
   if (strcmp(out->disk_format, format)) return bad(err, "disk_format", "is not the one for this VM type");
   if (strstr(out->cmdline, "{{")) return bad(err, "cmdline", "contains \"{{\", which Lima would expand");
-  if (!al__manifest_file(m, out->kernel) || !al__manifest_file(m, out->initrd)) return bad(err, type, "boots a file that the image does not have");
+  if (!al__manifest_file(m, out->kernel) || !al__manifest_file(m, out->initrd)) {
+    return bad(err, type, "boots a file that the image does not have");
+  }
   return 0;
 }
 
@@ -154,7 +164,8 @@ take_all(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
   if (!rc) rc = take_text(v, "flavour", LOWER DIGIT, PLAIN, m->flavour, sizeof m->flavour, err);
   if (!rc) rc = take_text(v, "version", NULL, PLAIN, m->version, sizeof m->version, err);
   if (!rc) rc = take_text(v, "arch", LOWER, LOWER DIGIT "_", m->arch, sizeof m->arch, err);
-  if (!rc && strcmp(m->arch, "x86_64") && strcmp(m->arch, "aarch64")) rc = bad(err, "arch", "is neither x86_64 nor aarch64");
+  if (!rc && strcmp(m->arch, "x86_64") && strcmp(m->arch, "aarch64")) rc = bad(err, "arch",
+    "is neither x86_64 nor aarch64");
   if (!rc) rc = take_created(v, m->created, err);
   if (!rc) rc = take_number(v, "virtual_size", 1 << 20, 1ll << 42, &m->virtual_size, err);
   if (!rc && al_val_get(v, "probe_marker")) {
@@ -206,14 +217,19 @@ al__manifest_id(const al__manifest_t *m, char id[72]) {
 }
 
 int
-al__manifest_image(const al__manifest_t *m, const al_home_t *home, const char *vm_type, al_image_t *out, al_err_t *err) {
+al__manifest_image(const al__manifest_t *m, const al_home_t *home, const char *vm_type, al_image_t *out,
+  al_err_t *err) {
   const al__image_boot_t *boot = vm_type && strcmp(vm_type, "vz") == 0 ? &m->vz : &m->qemu;
   memset(out, 0, sizeof *out);
   if (!vm_type && !boot->kernel[0]) boot = &m->vz;
   al__manifest_id(m, out->id);
-  if (!boot->kernel[0]) return al_err_set(err, AL_EIMAGE_INVALID, "Image %s has no part for VMs of type %s.", out->id, vm_type ? vm_type : "qemu or vz");
+  if (!boot->kernel[0]) {
+    return al_err_set(err, AL_EIMAGE_INVALID, "Image %s has no part for VMs of type %s.", out->id,
+      vm_type ? vm_type : "qemu or vz");
+  }
   if (!boot->disk[0]) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "Image %s has no file of role \"%s\", which VMs of type %s need.", out->id,
+    return al_err_set(err, AL_EIMAGE_INVALID, "Image %s has no file of role \"%s\", which VMs of type %s need.",
+      out->id,
       boot == &m->vz ? "disk-raw" : "disk", boot == &m->vz ? "vz" : "qemu");
   }
   snprintf(out->dir, sizeof out->dir, "%s/%s", home->images, out->id);

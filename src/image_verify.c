@@ -89,8 +89,12 @@ al__image_check_qcow2(int fd, const char *name, uint64_t virtual_size, al_err_t 
     return al_err_set(err, AL_EIMAGE_INVALID, "%s is not a qcow2 disk.", name);
   }
   uint64_t version = big_endian(h + 4, 4);
-  if (version != 2 && version != 3) return al_err_set(err, AL_EIMAGE_INVALID, "%s is qcow2 of an unknown version.", name);
-  if (big_endian(h + 8, 8)) return al_err_set(err, AL_EIMAGE_INVALID, "%s has a backing file: an image must stand alone.", name);
+  if (version != 2 && version != 3) {
+    return al_err_set(err, AL_EIMAGE_INVALID, "%s is qcow2 of an unknown version.", name);
+  }
+  if (big_endian(h + 8, 8)) {
+    return al_err_set(err, AL_EIMAGE_INVALID, "%s has a backing file: an image must stand alone.", name);
+  }
   if (version == 3 && (big_endian(h + 72, 8) & 4)) {
     return al_err_set(err, AL_EIMAGE_INVALID, "%s keeps its data in another file: an image must stand alone.", name);
   }
@@ -109,7 +113,8 @@ describe(const al__image_file_t *f, const struct stat *st, al_buf_t *record, int
 
   al_plat_stat_times(st, &modified, &changed);
   if (changed > *latest) *latest = changed;
-  return al_buf_printf(record, "%s %lld %lld %lld %llu %llu\n", f->name, (long long) st->st_size, (long long) modified, (long long) changed,
+  return al_buf_printf(record, "%s %lld %lld %lld %llu %llu\n", f->name, (long long) st->st_size, (long long) modified,
+    (long long) changed,
     (unsigned long long) st->st_ino, (unsigned long long) st->st_dev);
 }
 
@@ -129,7 +134,8 @@ survey(int dir, const char *id, const al__manifest_t *m, al_buf_t *record, int64
     if (fstatat(dir, f->name, &st, AT_SYMLINK_NOFOLLOW)) return corrupt(err, id, f->name, "is missing");
     if (!S_ISREG(st.st_mode)) return corrupt(err, id, f->name, "is not a regular file any more");
     if ((uint64_t) st.st_size != f->size) {
-      return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: %s has %lld bytes instead of %llu (expected sha256 %s).", id, f->name,
+      return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: %s has %lld bytes instead of %llu (expected sha256 %s).",
+        id, f->name,
         (long long) st.st_size, (unsigned long long) f->size, f->sha256);
     }
     rc = describe(f, &st, record, latest);
@@ -144,11 +150,14 @@ hash_all(int dir, const char *id, const al__manifest_t *m, al_err_t *err) {
   for (size_t i = 0; i < m->count; i++) {
     const al__image_file_t *f = &m->files[i];
     AL_AUTO_FD int fd = openat(dir, f->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: %s cannot be opened: %s.", id, f->name, strerror(errno));
+    if (fd < 0) {
+      return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: %s cannot be opened: %s.", id, f->name, strerror(errno));
+    }
     int rc = al__image_hash(fd, -1, hex, NULL, NULL);
     if (rc) return al_err_set(err, rc, "Image %s: %s cannot be read: %s.", id, f->name, strerror(-rc));
     if (strcmp(hex, f->sha256)) {
-      return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: %s has sha256 %s, expected %s.", id, f->name, hex, f->sha256);
+      return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: %s has sha256 %s, expected %s.", id, f->name, hex,
+        f->sha256);
     }
   }
   return 0;
@@ -180,13 +189,17 @@ al__image_load(const al_home_t *home, const char *id, al__manifest_t *out, al_er
   if (dir < 0) return dir;
   int rc = al_plat_read_file(dir, "manifest.json", AL_IMAGE_MANIFEST_MAX, &text, &len);
   if (rc == -ENOMEM) return al_err_set(err, rc, "Out of memory.");
-  if (rc) return al_err_set(err, rc == -ENOENT ? rc : AL_EIMAGE_CORRUPT, "Image %s: manifest.json cannot be read: %s.", id, strerror(-rc));
+  if (rc) {
+    return al_err_set(err, rc == -ENOENT ? rc : AL_EIMAGE_CORRUPT, "Image %s: manifest.json cannot be read: %s.", id,
+      strerror(-rc));
+  }
   rc = al__manifest_parse(text, len, out, err);
   if (rc == -ENOMEM) return rc;
   if (rc) return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: manifest.json is not what was imported.", id);
   al__manifest_id(out, real);
   if (strcmp(real, id)) {
-    return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: manifest.json has sha256 %s, which the image's name contradicts.", id, out->sha256);
+    return al_err_set(err, AL_EIMAGE_CORRUPT,
+      "Image %s: manifest.json has sha256 %s, which the image's name contradicts.", id, out->sha256);
   }
   return 0;
 }
@@ -215,7 +228,8 @@ al__image_verify(const al_home_t *home, const char *id, const al__manifest_t *m,
   if (before.len != after.len || memcmp(before.data, after.data, after.len)) {
     rc = al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s changed while it was checked.", id);
   } else if (hashed_at - latest >= SETTLED_NS) {
-    (void) al_plat_write_replace(dir, ".verified", after.data, after.len, 0600); /* without it the next check is slower, not wrong */
+    /* Without the record the next check is slower, not wrong. */
+    (void) al_plat_write_replace(dir, ".verified", after.data, after.len, 0600);
   }
 done:
   if (rc == -ENOMEM) al_err_set(err, rc, "Out of memory.");

@@ -51,13 +51,15 @@ main(int argc, char **argv) {
   }
   int first = al_warden_policy_parse(argc, argv, &policy, why, sizeof why);
   if (first < 0) return refuse(-1, why);
-  if (al_warden_is_probe(argc - first, argv + first)) return probe(policy.qemu, argv + first - 1); /* in the place of "--" */
+  argv += first - 1; /* the "--" is free for QEMU's name */
+  argc -= first;
+  if (al_warden_is_probe(argc, argv + 1)) return probe(policy.qemu, argv);
   int log_fd = al_warden_log_open(policy.log);
   if (log_fd < 0) {
     snprintf(why, sizeof why, "the log %.160s cannot be opened: %s", policy.log, strerror(errno));
     return refuse(-1, why);
   }
-  if (al_warden_check(&policy, argc - first, argv + first, &vm) != 0) return refuse(log_fd, vm.why);
+  if (al_warden_check(&policy, argc, argv + 1, &vm) != 0) return refuse(log_fd, vm.why);
   if (al_warden_extra(&vm) != 0) return refuse(log_fd, vm.why);
   return al_warden_run(&policy, &vm, log_fd);
 }

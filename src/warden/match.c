@@ -133,7 +133,8 @@ match_text(const char *value) {
 }
 
 bool
-al_warden_match(const char *pattern, const char *value, const al_warden_policy_t *policy, const char *dir, const char *name) {
+al_warden_match(const char *pattern, const char *value, const al_warden_policy_t *policy, const char *dir,
+  const char *name) {
   span_t want[ITEMS_MAX], have[ITEMS_MAX];
   bool used[ITEMS_MAX] = {false};
   ctx_t c = {policy, dir, name};

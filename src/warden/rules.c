@@ -16,7 +16,7 @@ typedef struct rule_s {
   char needed; /* a VM without it is refused; the same letter: one of them is enough */
 } rule_t;
 
-/* Each rule is good for one argument. The first item of a pattern is the first of the value, the others come in any order. */
+/* Each rule is good for one argument. A pattern's first item is the value's first, the others come in any order. */
 static const rule_t rules[] = {
   {"-m", "%n", KEEP, 'm'},
   {"-cpu", "max", CPU, 'c'},
@@ -100,14 +100,16 @@ al_warden_add(al_warden_vm_t *vm, const char *fmt, ...) {
   va_start(ap, fmt);
   int n = vsnprintf(vm->bytes + vm->used, room, fmt, ap);
   va_end(ap);
-  if (n < 0 || (size_t) n >= room || vm->argc >= AL_WARDEN_ARGS_MAX) return refuse(vm, "more arguments than a lane has", "", "");
+  if (n < 0 || (size_t) n >= room || vm->argc >= AL_WARDEN_ARGS_MAX) {
+    return refuse(vm, "more arguments than a lane has", "", "");
+  }
   vm->argv[vm->argc++] = vm->bytes + vm->used;
   vm->argv[vm->argc] = NULL;
   vm->used += (size_t) n + 1;
   return 0;
 }
 
-/* The instance directory comes from -pidfile; it must be plain, ours and closed to others, and every other path must lie in it. */
+/* The instance directory comes from -pidfile; it must be plain and ours alone, and every other path must lie in it. */
 static int
 find_dir(al_warden_vm_t *vm, int argc, char **argv) {
   static const char tail[] = "/qemu.pid";
@@ -116,9 +118,13 @@ find_dir(al_warden_vm_t *vm, int argc, char **argv) {
   for (int i = 0; i + 1 < argc; i += 2) {
     if (strcmp(argv[i], "-pidfile") == 0) pidfile = argv[i + 1];
   }
-  if (pidfile == NULL) return refuse(vm, "no -pidfile, so this is neither a known question nor the start of a lane:", argc > 0 ? argv[0] : "", argc > 1 ? argv[1] : "");
+  if (pidfile == NULL) {
+    return refuse(vm, "no -pidfile, so this is neither a known question nor the start of a lane:",
+      argc > 0 ? argv[0] : "", argc > 1 ? argv[1] : "");
+  }
   size_t n = strlen(pidfile);
-  if (pidfile[0] != '/' || n < sizeof tail + 1 || n >= sizeof vm->dir || strcmp(pidfile + n - (sizeof tail - 1), tail) != 0) {
+  if (pidfile[0] != '/' || n < sizeof tail + 1 || n >= sizeof vm->dir || strcmp(pidfile + n - (sizeof tail - 1),
+    tail) != 0) {
     return refuse(vm, "-pidfile is not an instance directory's qemu.pid:", "", pidfile);
   }
   memcpy(vm->dir, pidfile, n - (sizeof tail - 1));
@@ -186,7 +192,8 @@ add_value(const al_warden_policy_t *policy, const rule_t *rule, const char *valu
     }
     break;
   case NETDEV: return al_warden_add(vm, policy->network_open ? "%s" : "%s,restrict=on,ipv6=off", value);
-  case DISK: return check_file(vm, "disk") != 0 ? -1 : al_warden_add(vm, "%s,format=qcow2", value); /* the format is never guessed from the guest's bytes */
+  case DISK: /* the format is never guessed from the guest's bytes */
+    return check_file(vm, "disk") != 0 ? -1 : al_warden_add(vm, "%s,format=qcow2", value);
   case SINK: return add_sink(value, vm);
   case KEEP:
   case ACCEL: break;
@@ -198,7 +205,8 @@ add_value(const al_warden_policy_t *policy, const rule_t *rule, const char *valu
 
 /* One pair OPTION VALUE. `used` counts the rules that are spent. */
 static int
-check_pair(const al_warden_policy_t *policy, const char *option, const char *value, bool used[RULES], al_warden_vm_t *vm) {
+check_pair(const al_warden_policy_t *policy, const char *option, const char *value, bool used[RULES],
+  al_warden_vm_t *vm) {
   bool known = false, spent = false;
   for (size_t i = 0; i < RULES; i++) {
     if (strcmp(rules[i].option, option) != 0) continue;

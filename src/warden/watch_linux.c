@@ -116,7 +116,7 @@ become_qemu(al_warden_vm_t *vm, pid_t parent, const sigset_t *before) {
   _exit(127);
 }
 
-/* QEMU's pid file outlives a KILL, and Lima later kills whatever pid it names: it goes when its process is known to be gone. */
+/* QEMU's pid file outlives a KILL, and Lima later kills whatever pid it names: so it goes with its process. */
 static void
 remove_pidfile(const al_warden_vm_t *vm, pid_t qemu) {
   char path[AL_WARDEN_PATH_MAX + 16], text[32];
@@ -141,7 +141,8 @@ take_signal(watch_t *w) {
 /* One turn. True while QEMU lives. */
 static bool
 wait_once(watch_t *w, al_warden_vm_t *vm) {
-  struct pollfd p[4 + AL_WARDEN_SINKS] = {{w->qemu, POLLIN, 0}, {w->owner, POLLIN, 0}, {w->hostagent, POLLIN, 0}, {w->signals, POLLIN, 0}};
+  struct pollfd p[4 + AL_WARDEN_SINKS] = {{w->qemu, POLLIN, 0}, {w->owner, POLLIN, 0}, {w->hostagent, POLLIN, 0},
+    {w->signals, POLLIN, 0}};
   for (int i = 0; i < vm->sink_count; i++) p[4 + i] = (struct pollfd) {vm->sinks[i].read_fd, POLLIN, 0};
   int timeout = -1;
   if (w->kill_at != 0) timeout = w->kill_at > now_ms() ? (int) (w->kill_at - now_ms()) : 0;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The built warden under the real limactl and QEMU: real.py WARDEN LIMACTL IMAGE_DIR SCRATCH_DIR. Run as a user that is not root.
 
-IMAGE_DIR holds lane.qcow2, vmlinuz and initrd.img. Boots one VM per check; exit status 0 only when every check held."""
+IMAGE_DIR is what image/build made. Boots one VM per check; exit status 0 only when every check held."""
 import json, os, random, shutil, signal, socket, subprocess, sys, time
 
 warden, limactl, img, home = (os.path.realpath(a) for a in sys.argv[1:5])
@@ -14,10 +14,10 @@ minimumLimaVersion: 2.2.0
 vmType: qemu
 arch: x86_64
 images:
-- location: IMG/lane.qcow2
+- location: IMG/DISK
   arch: x86_64
-  kernel: {location: IMG/vmlinuz, cmdline: "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet init=/sbin/lane-init apparmor=0"}
-  initrd: {location: IMG/initrd.img}
+  kernel: {location: IMG/KERNEL, cmdline: "CMDLINE"}
+  initrd: {location: IMG/INITRD}
 cpus: 1
 memory: 1GiB
 disk: 10GiB
@@ -35,6 +35,9 @@ video: {display: none}
 user: {name: lane, uid: 1000, home: /home/lane, comment: "", shell: /bin/bash}
 vmOpts: {qemu: {cpuType: {x86_64: max}}}
 """
+boot = json.load(open(img + "/manifest.json"))["boot"]["qemu"]
+for word, value in (("IMG/", img + "/"), ("DISK", boot["disk"]), ("KERNEL", boot["kernel"]), ("INITRD", boot["initrd"]), ("CMDLINE", boot["cmdline"])):
+    YAML = YAML.replace(word, value)
 failed = []
 
 
@@ -79,7 +82,7 @@ class Vm:
         return subprocess.run([limactl, "--tty=false", "--log-level", "error", *args], env=self.env, timeout=60, capture_output=True, **more)
 
     def __enter__(self):
-        r = self.run("create", "--name=" + self.name, "-", input=YAML.replace("IMG/", img + "/").encode())
+        r = self.run("create", "--name=" + self.name, "-", input=YAML.encode())
         if r.returncode:
             raise SystemExit("create failed: %s" % r.stderr.decode())
         self.start = subprocess.Popen([limactl, "--tty=false", "start", "--timeout", "5m", self.name], env=self.env, stdin=subprocess.DEVNULL,
