@@ -197,9 +197,9 @@ al__chan_rearm(al_chan_t *c) {
   }
   if (due == UINT64_MAX || (c->clock_due && c->clock_due <= due)) return; /* an early tick only looks and sets itself again */
   uint64_t now = al__chan_now();
-  c->clock_due = due;
+  c->clock_due = due > now ? due : now + 1;
   uv_update_time(c->loop);
-  uv_timer_start(&c->clock, on_clock, due > now ? due - now : 1, 0);
+  uv_timer_start(&c->clock, on_clock, c->clock_due - now, 0);
 }
 
 void

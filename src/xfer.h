@@ -15,7 +15,7 @@ typedef struct al_xfer_stats_s {
 typedef void (*al_xfer_cb)(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t *err);
 
 /* File or directory *as* guest_path, owned by agent; missing parents are made. Walked on a thread of its own, streamed as a pax
- * tar to the guest's tar; modes, times of the last change (whole seconds), links, hard links and holes are kept, owners and
+ * tar to the guest's tar; modes, times of the last change, links, hard links and holes are kept, owners and
  * extended attributes are not. Links below host_path are copied as links, host_path itself is followed. A file is put in
  * place whole or not at all; a directory is merged in place, so what was unpacked before a failure stays. Sockets, FIFOs and
  * devices: AL_ESOURCE_UNSUPPORTED; AL_ESOURCE_MISSING; AL_ESOURCE_UNREADABLE, also for a file that shrinks while it is read

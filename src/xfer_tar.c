@@ -64,7 +64,7 @@ checked(walk_t *w, bool ok) {
   return refuse(w, AL_ESOURCE_UNSUPPORTED, text ? text : "cannot be put into an archive");
 }
 
-/* Names of users, times other than the last change and extended attributes stay on the host. */
+/* Names of users, inode numbers, times other than the last change and extended attributes stay on the host. */
 static void
 fill_entry(walk_t *w, const struct stat *st) {
   struct archive_entry *e = w->entry;
@@ -82,6 +82,9 @@ fill_entry(walk_t *w, const struct stat *st) {
 static int
 put_header(walk_t *w) {
   w->t->stats.files++;
+  archive_entry_set_dev(w->entry, 0);
+  archive_entry_set_ino64(w->entry, 0);
+  archive_entry_set_nlink(w->entry, 1);
   return checked(w, archive_write_header(w->a, w->entry) == ARCHIVE_OK);
 }
 
@@ -243,9 +246,9 @@ open_archive(walk_t *w) {
   w->entry = archive_entry_new();
   w->links = archive_entry_linkresolver_new();
   if (!w->block || !w->a || !w->entry || !w->links) return unreadable(w, ENOMEM);
-  archive_entry_linkresolver_set_strategy(w->links, ARCHIVE_FORMAT_TAR_PAX_RESTRICTED);
+  archive_entry_linkresolver_set_strategy(w->links, ARCHIVE_FORMAT_TAR_PAX_INTERCHANGE);
   /* Names are bytes: whatever locale the process has, they must not be converted. */
-  bool ok = archive_write_set_format_pax_restricted(w->a) == ARCHIVE_OK && archive_write_add_filter_none(w->a) == ARCHIVE_OK &&
+  bool ok = archive_write_set_format_pax(w->a) == ARCHIVE_OK && archive_write_add_filter_none(w->a) == ARCHIVE_OK &&
             archive_write_set_format_option(w->a, "pax", "hdrcharset", "BINARY") == ARCHIVE_OK &&
             archive_write_set_bytes_per_block(w->a, (int) BLOCK) == ARCHIVE_OK && archive_write_set_bytes_in_last_block(w->a, 1) == ARCHIVE_OK &&
             archive_write_open(w->a, w, NULL, on_write, NULL) == ARCHIVE_OK;

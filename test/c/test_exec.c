@@ -208,6 +208,13 @@ test_exec_lines_are_whole_and_the_tail_is_joined(void **state) {
   assert_string_equal(u.result.out + 65536 - 13, "199999\n200000");
   assert_int_equal(u.result.out_dropped, 1288894 - 65536);
   clear(&u);
+  start(&r, &u, "printf last; exec >&-; sleep 5", (al_exec_opts_t){ .lines = true });
+  for (int i = 0; i < 100 && u.batches == 0; i++) rig_idle(&r, 10);
+  assert_false(u.done); /* at the end of stdout, not of the command */
+  assert_string_equal(u.lines, "last\n");
+  al_exec_cancel(u.e, NULL);
+  rig_wait(&r, &u.done, 1000);
+  clear(&u);
   run(&r, &u, "true", (al_exec_opts_t){ .lines = true });
   assert_string_equal(u.result.out, "");
   assert_int_equal(u.batches, 0);

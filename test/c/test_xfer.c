@@ -2,7 +2,7 @@
 /* Tests of the transfers against the real lane agent on this machine: trees in, files out, links, refusals, cancelling. */
 #include "chan_test.h"
 #include "sha256.h"
-#include "xfer.h"
+#include "xfer_int.h"
 #include <dirent.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -109,8 +109,8 @@ test_xfer_in_tree_keeps_everything(void **state) {
   copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
   assert_ok(&o);
   assert_int_equal(o.stats.bytes, (50u << 20) + 3 + 3 + 1 + 1 + 4);
-  sh(&r, "test \"$(stat -c %%Y to)\" = \"$(stat -c %%Y from)\" && test \"$(cat to/kept)\" = old && rm to/kept && touch -r from to && diff -r --no-dereference from to");
-  sh(&r, "for d in from to; do (cd $d && find . -printf '%%p %%m %%l %%n %%Ts %%y\\n' | grep -av '^./sparse ' | sort) > $d.list; done; diff from.list to.list");
+  sh(&r, "test \"$(stat -c %%y to)\" = \"$(stat -c %%y from)\" && test \"$(cat to/kept)\" = old && rm to/kept && touch -r from to && diff -r --no-dereference from to");
+  sh(&r, "for d in from to; do (cd $d && find . -printf '%%p %%m %%l %%n %%T@ %%y\\n' | grep -av '^./sparse ' | sort) > $d.list; done; diff from.list to.list");
   sh(&r, "test \"$(stat -c %%i to/a/one)\" = \"$(stat -c %%i to/a/b/hard)\" && test \"$(du -k to/sparse | cut -f1)\" -lt 1024");
   rig_end(&r);
 }
@@ -124,7 +124,7 @@ test_xfer_in_file_is_put_in_place_whole(void **state) {
   copy_in(&r, path(&r, "f"), path(&r, "deep/er/g with space"), &o);
   assert_ok(&o);
   assert_int_equal(o.stats.files, 1);
-  sh(&r, "cmp f 'deep/er/g with space' && test \"$(stat -c '%%a %%Y' 'deep/er/g with space')\" = \"$(stat -c '%%a %%Y' f)\"");
+  sh(&r, "cmp f 'deep/er/g with space' && test \"$(stat -c '%%a %%y' 'deep/er/g with space')\" = \"$(stat -c '%%a %%y' f)\"");
   copy_in(&r, path(&r, "rootlink"), path(&r, "x/link"), &o); /* the root is followed, the target is replaced */
   assert_ok(&o);
   sh(&r, "test ! -L x/link && cmp f x/link && test \"$(cat x/victim)\" = old");
@@ -213,6 +213,52 @@ test_xfer_in_shrinking_file_is_an_error(void **state) {
   assert_in_range(o.stats.bytes, 100000, 4000000);
   sh(&r, "test \"$(cat target)\" = old");
   assert_int_equal(leftovers(r.dir), 0);
+  rig_end(&r);
+}
+
+static void
+on_block(uv_async_t *a) {
+  (void) a;
+}
+
+/* Bytes that come out for `what`; the first ones into `head`. */
+static size_t
+tar_bytes(rig_t *r, const char *what, uint8_t head[1536], int expected) {
+  al_pipe_t pipe;
+  al_tar_t t = { .host_path = what, .name = "name", .pipe = &pipe, .fd = -1 };
+  assert_int_equal(al__pipe_init(&r->loop, &pipe, on_block), 0);
+  assert_int_equal(al__tar_look(&t), 0);
+  assert_int_equal(al__tar_write(&t), expected);
+  size_t n = 0;
+  for (al_block_t *b; (b = al__pipe_take(&pipe)); al_free(b)) {
+    if (n == 0) memcpy(head, b->bytes, 1536);
+    n += b->len;
+  }
+  al__tar_close(&t);
+  uv_close((uv_handle_t *) &pipe.async, NULL);
+  uv_run(&r->loop, UV_RUN_NOWAIT);
+  al__pipe_deinit(&pipe);
+  return n;
+}
+
+static void
+test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure(void **state) {
+  (void) state;
+  rig_t r = { 0 };
+  uint8_t head[1536];
+  int sv[2];
+  rig_dir(&r);
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sv), 0);
+  r.peer = sv[1];
+  rig_base(&r, sv[0]);
+  sh(&r, "mkdir d && printf x > d/f && mkfifo d/fifo && head -c 3000 /dev/zero > f && { test $(id -u) != 0 || chown 12345:12346 f; }");
+  assert_int_equal(tar_bytes(&r, path(&r, "f"), head, 0), 1024 + 512 + 3072 + 1024); /* every entry has a pax header */
+  assert_string_equal((char *) head + 1024, "name");
+  assert_memory_equal(head + 1024 + 108, "000000 ", 7);
+  assert_memory_equal(head + 1024 + 116, "000000 ", 7);
+  assert_int_equal(head[1024 + 265], 0); /* no user's name */
+  /* What libarchive still had in its buffer, and the archive's end, would make a torso look whole. */
+  assert_int_equal(tar_bytes(&r, path(&r, "d"), head, AL_ESOURCE_UNSUPPORTED), 0);
   rig_end(&r);
 }
 
@@ -472,6 +518,7 @@ main(void) {
     cmocka_unit_test(test_xfer_in_names_what_is_wrong),
     cmocka_unit_test(test_xfer_in_unreadable_is_named),
     cmocka_unit_test(test_xfer_in_shrinking_file_is_an_error),
+    cmocka_unit_test(test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure),
     cmocka_unit_test(test_xfer_in_cancel_removes_the_temporary),
     cmocka_unit_test(test_xfer_in_ends_with_its_channel),
     cmocka_unit_test(test_xfer_both_ways_is_exact),
