@@ -64,7 +64,7 @@ export function copyTests(lane, { maxCopyOutBytes }) {
     assert.deepEqual(readdirSync(join(dir, "a/b")), ["out.bin"]);
   });
 
-  it("copyFileOut refuses each bad source with its own code and leaves the target alone", async () => {
+  it("copyFileOut refuses each bad source with its own code and leaves the target alone", async (t) => {
     const dir = scratch(), target = join(dir, "target");
     writeFileSync(target, "before");
     await lane().exec(
@@ -77,7 +77,9 @@ export function copyTests(lane, { maxCopyOutBytes }) {
       ["NOT_A_FILE", "/home/agent/src/fifo"], ["NOT_A_FILE", "/dev/zero"], ["GUEST_FILE_MISSING", "/home/agent/src/none"], ["FILE_TOO_LARGE", "/home/agent/src/big"],
     ];
     for (const [code, path] of cases) {
+      const started = Date.now();
       await fails(code, () => lane().copyFileOut(path, target)).catch((e) => { throw new Error(`${path}: ${e.message}`); });
+      t.diagnostic(`${code} ${path}: ${Date.now() - started} ms`);
       assert.equal(readFileSync(target, "utf8"), "before", path);
     }
     assert.deepEqual(readdirSync(dir), ["target"]);

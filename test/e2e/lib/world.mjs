@@ -24,13 +24,13 @@ function limaHomeOf(pid) {
   }
 }
 
-/** Processes whose command line names a lane of `home` (hostagent, warden, QEMU, ssh master, shell, limactl). */
+/** Our user's processes whose command line names a lane of `home` (hostagent, warden, QEMU, ssh master, shell, limactl). */
 export function laneProcesses(home = productHome(), name = "") {
-  const table = execFileSync("ps", ["-wweo", "pid=,stat=,args="], { encoding: "utf8", maxBuffer: 16 << 20, timeout: 20_000 });
+  const table = execFileSync("ps", ["-wweo", "pid=,uid=,stat=,args="], { encoding: "utf8", maxBuffer: 16 << 20, timeout: 20_000 });
   const found = [];
   for (const line of table.split("\n")) {
-    const [, pid, state, args] = /^\s*(\d+)\s+(\S+)\s+(.*)$/.exec(line) ?? [];
-    if (!pid || Number(pid) === process.pid || state.startsWith("Z")) continue;
+    const [, pid, uid, state, args] = /^\s*(\d+)\s+(\d+)\s+(\S+)\s+(.*)$/.exec(line) ?? [];
+    if (!pid || Number(uid) !== process.getuid() || Number(pid) === process.pid || state.startsWith("Z")) continue;
     const ours = args.includes(`${home}/lima/`);
     const named = LANE_NAME.test(args) && !LANE_PATH.test(args) && (limaHomeOf(pid) ?? `${home}/lima`) === `${home}/lima`;
     if ((ours || named) && args.includes(name)) found.push({ pid: Number(pid), args });
