@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handle of one lane: its calls become requests to the engine, bytes become texts, and nothing is delivered after close.
 import { posix, resolve } from "node:path";
-import { engine as sharedEngine, type Engine } from "./engine.js";
+import type { Engine } from "./engine.js";
 import { asLaneError, badOption, LaneError } from "./errors.js";
-import { tell, type LaneEvent } from "./events.js";
-import { ExitGuard } from "./exit.js";
+import { tell } from "./events.js";
 import { interact, type InteractiveOptions } from "./interactive.js";
-import { checkEnv, START_TIMEOUT_ADVISED, type ResolvedOptions } from "./options.js";
+import { LineSink, tailText } from "./lines.js";
+import type { ResolvedOptions } from "./options.js";
 
 export interface ExecOptions {
   /** Called with each line of stdout, without its end, before the promise resolves. The result's stdout is then a tail. */
@@ -37,17 +37,11 @@ interface NativeExecResult {
   readonly spawnNs: number;
 }
 
-interface NativeLane {
+/** The engine's answer to a create. */
+export interface NativeLane {
   readonly lane: string;
   readonly worktreePath: string;
   readonly [fact: string]: unknown;
-}
-
-/** A tail may begin inside a character; the rest of that character is dropped. */
-function tailText(bytes: Buffer, dropped: number): string {
-  let from = 0;
-  while (dropped > 0 && from < 3 && from < bytes.length && ((bytes[from] ?? 0) & 0xc0) === 0x80) from++;
-  return bytes.toString("utf8", from);
 }
 
 function checkText(name: string, value: unknown): asserts value is string {
@@ -67,44 +61,6 @@ function checkExec(command: unknown, options: ExecOptions): void {
   if (options.stdin !== undefined && typeof options.stdin !== "string") throw badOption(`stdin must be a string, not ${typeof options.stdin}`);
   if (options.onLine !== undefined && typeof options.onLine !== "function") throw badOption(`onLine must be a function, not ${typeof options.onLine}`);
   if (options.sudo !== undefined && typeof options.sudo !== "boolean") throw badOption(`sudo must be true or false, not ${typeof options.sudo}`);
-}
-
-/** Delivers lines to the caller's function until it throws or the lane closes. */
-class LineSink {
-  thrown: { readonly error: unknown } | undefined;
-  readonly #onLine: (line: string) => unknown;
-  readonly #stopped: () => boolean;
-  readonly #onThrow: (error: unknown) => void;
-
-  constructor(onLine: (line: string) => void, stopped: () => boolean, onThrow: (error: unknown) => void) {
-    this.#onLine = onLine;
-    this.#stopped = stopped;
-    this.#onThrow = onThrow;
-  }
-
-  /** Whole lines, each ended by a newline. */
-  deliver(data: Buffer): void {
-    const text = data.toString("utf8");
-    for (let from = 0; from < text.length; ) {
-      if (this.thrown !== undefined || this.#stopped()) return;
-      let end = text.indexOf("\n", from);
-      if (end < 0) end = text.length;
-      try {
-        const returned = this.#onLine(text.slice(from, end));
-        // An async callback is not awaited, but its rejection must not end the process.
-        if (returned instanceof Promise) returned.catch((error: unknown) => this.#fail(error));
-      } catch (error) {
-        this.#fail(error);
-      }
-      from = end + 1;
-    }
-  }
-
-  #fail(error: unknown): void {
-    if (this.thrown !== undefined) return;
-    this.thrown = { error };
-    this.#onThrow(error);
-  }
 }
 
 export class Lane {
@@ -277,61 +233,5 @@ export class Lane {
     if (options.cwd !== undefined && options.cwd !== this.worktreePath) return;
     this.#syncedIn = true;
     this.#engine.request("syncedIn", { lane: this.name }).catch(() => undefined);
-  }
-}
-
-const guards = new WeakMap<Engine, ExitGuard>();
-
-function guardOf(engine: Engine): ExitGuard {
-  let guard = guards.get(engine);
-  if (guard === undefined) guards.set(engine, (guard = new ExitGuard(engine)));
-  return guard;
-}
-
-interface OpenOptions {
-  /** Variables of the run, over those of the options. */
-  readonly env?: Readonly<Record<string, string>> | undefined;
-  /** Whether a lane that never sees Sandcastle's sync-in counts as lost. */
-  readonly syncInWatchdog?: boolean;
-  readonly engine?: Engine;
-}
-
-/** Starts a lane and resolves when it can be used. Rejects with a LaneError after everything of it has been removed again. */
-export async function openLane(options: ResolvedOptions, { env = {}, syncInWatchdog = false, engine = sharedEngine() }: OpenOptions = {}): Promise<Lane> {
-  checkEnv(env, "env");
-  const { onEvent, env: ownEnv, copyOutRoot: _root, ...rest } = options;
-  if (options.startTimeoutSeconds > START_TIMEOUT_ADVISED) {
-    const message = `startTimeoutSeconds ${options.startTimeoutSeconds}: Sandcastle gives up after 120 s and then forgets the lane`;
-    tell(onEvent, { type: "warning", option: "startTimeoutSeconds", message });
-  }
-  const release = guardOf(engine).hold();
-  let lane: Lane | undefined;
-  let ended: string | undefined;
-  let id = 0;
-  const onLane = (value: unknown): void => {
-    const event = value as LaneEvent;
-    if (event.type === "closed" || event.type === "stuck") {
-      engine.forget(id);
-      ended = event.message ?? "it has ended";
-      lane?.ended(ended);
-    }
-    tell(onEvent, event);
-  };
-  try {
-    const request = engine.start<NativeLane>(
-      "create",
-      { ...rest, env: { ...ownEnv, ...env }, syncInTimeoutSeconds: syncInWatchdog ? options.syncInTimeoutSeconds : 0 },
-      { onLane },
-    );
-    id = request.id;
-    lane = new Lane(engine, options, await request.done, release);
-    if (ended !== undefined) lane.ended(ended);
-    return lane;
-  } catch (thrown) {
-    const error = asLaneError(thrown);
-    // A lane that had a name says "closed" or "stuck" right after its error; without one nothing more comes.
-    if (error.lane === undefined) engine.forget(id);
-    release();
-    throw error;
   }
 }

@@ -3,6 +3,7 @@
 import { posix } from "node:path";
 import { badOption, LaneError } from "./errors.js";
 import type { LaneEvent } from "./events.js";
+import { nearest } from "./suggest.js";
 
 /** Options of `lima()`. All are optional. */
 export interface LimaOptions {
@@ -215,45 +216,12 @@ function check(option: OptionSpec, value: unknown): void {
   }
 }
 
-/** Edit distance, for names of a few dozen characters. */
-function distance(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= b.length; j++)
-      next[j] = Math.min((row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1, (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1));
-    row = next;
-  }
-  return row[b.length] ?? 0;
-}
-
-// Names that people bring along from other tools.
-const SYNONYMS: Readonly<Record<string, OptionName>> = {
-  memory: "memoryGiB", mem: "memoryGiB", ram: "memoryGiB", disk: "diskGiB", cpu: "cpus", cores: "cpus", vcpus: "cpus", timeout: "timeoutMinutes",
-  starttimeout: "startTimeoutSeconds", limactl: "limactlPath", sudo: "guestSudo", environment: "env", workdir: "worktreePath", cwd: "worktreePath",
-};
-
-/** The option that was probably meant, or undefined. */
-export function nearest(name: string): OptionName | undefined {
-  const lower = name.slice(0, 64).toLowerCase();
-  if (Object.hasOwn(SYNONYMS, lower)) return SYNONYMS[lower];
-  let best: OptionName | undefined;
-  let bestDistance = Math.max(2, Math.floor(lower.length / 3)) + 1;
-  for (const option of OPTIONS) {
-    const d = distance(lower, option.name.toLowerCase());
-    if (d < bestDistance) [best, bestDistance] = [option.name, d];
-  }
-  // `worktree` for worktreePath: the beginning of exactly one name.
-  const begun = OPTIONS.filter((option) => lower.length >= 3 && option.name.toLowerCase().startsWith(lower));
-  return best ?? (begun.length === 1 ? begun[0]?.name : undefined);
-}
-
 /** Checks the options and fills in the defaults. Throws LaneError BAD_OPTION or UNKNOWN_OPTION. */
 export function resolveOptions(options: LimaOptions = {}): ResolvedOptions {
   if (typeof options !== "object" || options === null || Array.isArray(options)) throw badOption(`the options of lima() must be an object, not ${kindOf(options)}`);
   for (const name of Object.keys(options)) {
     if (OPTIONS.some((option) => option.name === name)) continue;
-    const near = nearest(name);
+    const near = nearest(name, OPTIONS.map((o) => o.name));
     throw new LaneError({
       code: "UNKNOWN_OPTION",
       message: `there is no option ${JSON.stringify(name.slice(0, 80))}${near === undefined ? "" : `; did you mean ${near}?`}`,

@@ -2,7 +2,8 @@
 // lima(): the Sandcastle provider. Checks the options at once, starts a lane per create, and says errors so that Sandcastle shows all of them.
 import { createIsolatedSandboxProvider, type IsolatedSandboxHandle, type IsolatedSandboxProvider } from "@ai-hero/sandcastle";
 import { asLaneError, spoken } from "./errors.js";
-import { openLane, type Lane } from "./lane.js";
+import type { Lane } from "./lane.js";
+import { openLane } from "./open.js";
 import { resolveOptions, type LimaOptions } from "./options.js";
 
 async function said<T>(work: Promise<T>): Promise<T> {

@@ -2,7 +2,8 @@
 // A program on the caller's streams: order, ends and back-pressure in all three directions.
 import { PassThrough, Writable } from "node:stream";
 import { describe, expect, it } from "vitest";
-import { openLane, type Lane } from "../../lib/lane.js";
+import type { Lane } from "../../lib/lane.js";
+import { openLane } from "../../lib/open.js";
 import { resolveOptions } from "../../lib/options.js";
 import { FakeEngine, rejection, tick } from "./support/fake-engine.js";
 

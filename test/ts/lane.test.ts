@@ -3,7 +3,8 @@
 import { inspect } from "node:util";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import type { LaneEvent } from "../../lib/events.js";
-import { openLane, type Lane } from "../../lib/lane.js";
+import type { Lane } from "../../lib/lane.js";
+import { openLane } from "../../lib/open.js";
 import { resolveOptions, type LimaOptions } from "../../lib/options.js";
 import { execResult, FakeEngine, rejection, tick } from "./support/fake-engine.js";
 

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// From bytes to the caller's lines: whole lines in, one call each, and an end to it when the callback fails.
+
+/** A tail may begin inside a character; the rest of that character is dropped. */
+export function tailText(bytes: Buffer, dropped: number): string {
+  let from = 0;
+  while (dropped > 0 && from < 3 && from < bytes.length && ((bytes[from] ?? 0) & 0xc0) === 0x80) from++;
+  return bytes.toString("utf8", from);
+}
+
+/** Delivers lines to the caller's function until it throws or the lane closes. */
+export class LineSink {
+  thrown: { readonly error: unknown } | undefined;
+  readonly #onLine: (line: string) => unknown;
+  readonly #stopped: () => boolean;
+  readonly #onThrow: (error: unknown) => void;
+
+  constructor(onLine: (line: string) => void, stopped: () => boolean, onThrow: (error: unknown) => void) {
+    this.#onLine = onLine;
+    this.#stopped = stopped;
+    this.#onThrow = onThrow;
+  }
+
+  /** Whole lines, each ended by a newline. */
+  deliver(data: Buffer): void {
+    const text = data.toString("utf8");
+    for (let from = 0; from < text.length; ) {
+      if (this.thrown !== undefined || this.#stopped()) return;
+      let end = text.indexOf("\n", from);
+      if (end < 0) end = text.length;
+      try {
+        const returned = this.#onLine(text.slice(from, end));
+        // An async callback is not awaited, but its rejection must not end the process.
+        if (returned instanceof Promise) returned.catch((error: unknown) => this.#fail(error));
+      } catch (error) {
+        this.#fail(error);
+      }
+      from = end + 1;
+    }
+  }
+
+  #fail(error: unknown): void {
+    if (this.thrown !== undefined) return;
+    this.thrown = { error };
+    this.#onThrow(error);
+  }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts a lane: the create request, the lane's events, and the guard that destroys it with the process.
+import { engine as sharedEngine, type Engine } from "./engine.js";
+import { asLaneError } from "./errors.js";
+import { tell, type LaneEvent } from "./events.js";
+import { ExitGuard } from "./exit.js";
+import { Lane, type NativeLane } from "./lane.js";
+import { checkEnv, START_TIMEOUT_ADVISED, type ResolvedOptions } from "./options.js";
+
+const guards = new WeakMap<Engine, ExitGuard>();
+
+function guardOf(engine: Engine): ExitGuard {
+  let guard = guards.get(engine);
+  if (guard === undefined) guards.set(engine, (guard = new ExitGuard(engine)));
+  return guard;
+}
+
+interface OpenOptions {
+  /** Variables of the run, over those of the options. */
+  readonly env?: Readonly<Record<string, string>> | undefined;
+  /** Whether a lane that never sees Sandcastle's sync-in counts as lost. */
+  readonly syncInWatchdog?: boolean;
+  readonly engine?: Engine;
+}
+
+/** Starts a lane and resolves when it can be used. Rejects with a LaneError after everything of it has been removed again. */
+export async function openLane(options: ResolvedOptions, { env = {}, syncInWatchdog = false, engine = sharedEngine() }: OpenOptions = {}): Promise<Lane> {
+  checkEnv(env, "env");
+  const { onEvent, env: ownEnv, copyOutRoot: _root, ...rest } = options;
+  if (options.startTimeoutSeconds > START_TIMEOUT_ADVISED) {
+    const message = `startTimeoutSeconds ${options.startTimeoutSeconds}: Sandcastle gives up after 120 s and then forgets the lane`;
+    tell(onEvent, { type: "warning", option: "startTimeoutSeconds", message });
+  }
+  const release = guardOf(engine).hold();
+  let lane: Lane | undefined;
+  let ended: string | undefined;
+  let id = 0;
+  const onLane = (value: unknown): void => {
+    const event = value as LaneEvent;
+    if (event.type === "closed" || event.type === "stuck") {
+      engine.forget(id);
+      ended = event.message ?? "it has ended";
+      lane?.ended(ended);
+    }
+    tell(onEvent, event);
+  };
+  try {
+    const request = engine.start<NativeLane>(
+      "create",
+      { ...rest, env: { ...ownEnv, ...env }, syncInTimeoutSeconds: syncInWatchdog ? options.syncInTimeoutSeconds : 0 },
+      { onLane },
+    );
+    id = request.id;
+    lane = new Lane(engine, options, await request.done, release);
+    if (ended !== undefined) lane.ended(ended);
+    return lane;
+  } catch (thrown) {
+    const error = asLaneError(thrown);
+    // A lane that had a name says "closed" or "stuck" right after its error; without one nothing more comes.
+    if (error.lane === undefined) engine.forget(id);
+    release();
+    throw error;
+  }
+}

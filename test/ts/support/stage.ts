@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// A place outside the checkout in which an unprivileged user runs the built package on a scripted limactl (limactl refuses root).
+import { spawn, type ChildProcess } from "node:child_process";
+import { createHash } from "node:crypto";
+import { chmodSync, chownSync, copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { arch, tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const root = join(import.meta.dirname, "..", "..", "..");
+const NOBODY = 65534;
+
+export interface Outcome {
+  readonly status: number | null;
+  readonly signal: NodeJS.Signals | null;
+  /** What the script reported: report("name", value). */
+  readonly said: Record<string, never>;
+  readonly err: string;
+}
+
+function write(path: string, text: string, mode = 0o644): void {
+  writeFileSync(path, text);
+  chmodSync(path, mode);
+}
+
+const DISK_BYTES = 8 * 2 ** 30;
+
+/** The header of an empty qcow2 disk: what an import looks at. */
+function qcow2(): Buffer {
+  const header = Buffer.alloc(112);
+  header.write("QFI\xfb", "latin1");
+  header.writeUInt32BE(3, 4);
+  header.writeBigUInt64BE(BigInt(DISK_BYTES), 24);
+  return header;
+}
+
+/** A complete image of a few bytes. */
+function makeImage(dir: string): void {
+  mkdirSync(dir);
+  const parts: [string, string, Buffer][] = [["disk.qcow2", "disk", qcow2()], ["vmlinuz", "kernel", Buffer.from("the kernel")], ["initrd.img", "initrd", Buffer.from("the initrd")]];
+  const files = parts.map(([name, role, data]) => {
+    writeFileSync(join(dir, name), data);
+    return { name, size: data.length, sha256: createHash("sha256").update(data).digest("hex"), role };
+  });
+  const boot = { kernel: "vmlinuz", initrd: "initrd.img", cmdline: "root=/dev/vda quiet", disk: "disk.qcow2", disk_format: "qcow2" };
+  const manifest = {
+    schema: 1, name: "base", flavour: "base", version: "1", arch: arch() === "arm64" ? "aarch64" : "x86_64", created: "2026-01-01T00:00:00Z",
+    virtual_size: DISK_BYTES, files, boot: { qemu: boot, vz: { ...boot, disk_format: "raw" } }, probe_marker: "agent-lane-probe-ok", probe_word: "agentlane.probe",
+    users: { login: "lane", agent: "agent" }, features: ["shell-transport"], packages: [],
+  };
+  write(join(dir, "manifest.json"), JSON.stringify(manifest));
+}
+
+export class Stage {
+  readonly dir = mkdtempSync(join(tmpdir(), "al-stage-"));
+  readonly home = join(this.dir, "h");
+  readonly work = join(this.dir, "work");
+  readonly limactl = join(this.dir, "bin", "limactl");
+  readonly #uid = process.getuid?.() === 0 ? NOBODY : undefined;
+
+  constructor() {
+    const { dir } = this;
+    chmodSync(dir, 0o755);
+    for (const part of ["pkg", "pkg/node_modules/@ai-hero/sandcastle", "bin", "work"]) mkdirSync(join(dir, part), { recursive: true, mode: 0o755 });
+    for (const part of ["dist", "prebuilds", "package.json"]) cpSync(join(root, part), join(dir, "pkg", part), { recursive: true });
+    // The factory is documented to be pure; the real one is used in the tests on VMs.
+    const sandcastle = join(dir, "pkg", "node_modules", "@ai-hero", "sandcastle");
+    write(join(sandcastle, "package.json"), '{"name":"@ai-hero/sandcastle","type":"module","exports":"./index.js"}');
+    write(join(sandcastle, "index.js"), 'export const createIsolatedSandboxProvider = (c) => ({ tag: "isolated", name: c.name, env: c.env ?? {}, create: c.create });');
+    for (const file of ["limactl.mjs", "guest.mjs"]) copyFileSync(join(import.meta.dirname, file), join(dir, "bin", file));
+    write(this.limactl, `#!/bin/sh\nexec '${process.execPath}' '${join(dir, "bin", "limactl.mjs")}' "$@"\n`, 0o755);
+    write(join(dir, "bin", "qemu-img"), '#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\n: >"$1"\n', 0o755);
+    for (const name of ["qemu-system-x86_64", "qemu-system-aarch64"]) write(join(dir, "bin", name), "#!/bin/sh\nexit 1\n", 0o755);
+    makeImage(join(dir, "image"));
+    if (this.#uid !== undefined) chownSync(this.work, this.#uid, this.#uid);
+    mkdirSync(this.home, { mode: 0o700 });
+    if (this.#uid !== undefined) chownSync(this.home, this.#uid, this.#uid);
+  }
+
+  /** Chooses what the scripted limactl does wrong. */
+  scenario(scenario: object): void {
+    mkdirSync(join(this.home, "run"), { recursive: true, mode: 0o700 });
+    if (this.#uid !== undefined) chownSync(join(this.home, "run"), this.#uid, this.#uid);
+    write(join(this.home, "run", "scenario.json"), JSON.stringify(scenario));
+  }
+
+  start(script: string, env: NodeJS.ProcessEnv = {}): { child: ChildProcess; ended: Promise<Outcome> } {
+    const url = pathToFileURL(join(this.dir, "pkg", "dist", "index.js")).href;
+    const options = {
+      limactlPath: this.limactl, home: this.home, image: join(this.dir, "image"), accelerator: "tcg", worktreePath: this.work, memoryGiB: 1, startTimeoutSeconds: 30, maxConcurrentVms: 8,
+    };
+    const prelude = `
+      import { lima, LaneError } from ${JSON.stringify(url)};
+      const PACKAGE = ${JSON.stringify(url)}, OPTIONS = ${JSON.stringify(options)}, WT = OPTIONS.worktreePath;
+      const report = (name, value) => console.log(JSON.stringify([name, value ?? null]));
+      const make = (o = {}) => lima({ ...OPTIONS, ...o });
+      const create = (o, env = {}) => make(o).create({ env });
+      const failure = async (work) => { try { await work(); } catch (e) { return { name: e.name, code: e.code, message: e.message, cure: e.cure, step: e.step, lane: e.lane, cause: e.cause?.message }; } return "it succeeded"; };
+    `;
+    const child = spawn(process.execPath, ["--input-type=module", "-e", prelude + script], {
+      cwd: this.work,
+      stdio: ["ignore", "pipe", "pipe"],
+      timeout: 60_000,
+      killSignal: "SIGKILL",
+      env: { PATH: `${join(this.dir, "bin")}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin`, HOME: this.home, ...env },
+      ...(this.#uid === undefined ? {} : { uid: this.#uid, gid: this.#uid }),
+    });
+    let out = "";
+    let err = "";
+    child.stdout.on("data", (data: Buffer) => (out += data.toString()));
+    child.stderr.on("data", (data: Buffer) => (err += data.toString()));
+    const ended = new Promise<Outcome>((resolve, reject) => {
+      child.on("error", reject);
+      child.on("close", (status, signal) => {
+        const said = Object.fromEntries(out.split("\n").filter((l) => l.startsWith("[")).map((l) => JSON.parse(l) as [string, never]));
+        resolve({ status, signal, said, err });
+      });
+    });
+    return { child, ended };
+  }
+
+  run(script: string, env: NodeJS.ProcessEnv = {}): Promise<Outcome> {
+    return this.start(script, env).ended;
+  }
+
+  /** Lane directories that are left in LIMA_HOME. */
+  left(): string[] {
+    const lima = join(this.home, "lima");
+    return existsSync(lima) ? readdirSync(lima).filter((name) => name !== "_config") : [];
+  }
+
+  /** Commands that limactl was asked for. */
+  calls(): string[] {
+    const file = join(this.home, "run", "calls");
+    return existsSync(file) ? readFileSync(file, "utf8").split("\n").filter(Boolean) : [];
+  }
+
+  remove(): void {
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+}
