@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of copying in, against the real lane agent on this machine: trees, files, refusals, cancelling. */
+#include "xfer_test.h"
+
+static void
+test_xfer_in_tree_keeps_everything(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "mkdir -p from/a/b 'from/with space' from/empty && printf one > from/a/one && chmod 751 from/a/one && ln -s ../nowhere from/a/dangling"
+         " && ln from/a/one from/a/b/hard && printf x > 'from/with space/n\xc3\xa4me' && printf y > \"$(printf 'from/bad\\377name')\" && chmod 2770 from/a/b"
+         " && touch -d '2001-02-03 04:05:06' from/a/one from/empty && truncate -s 50M from/sparse && printf end >> from/sparse"
+         " && mkdir -p from/$(printf 'd%%.0s' $(seq 120))/$(printf 'e%%.0s' $(seq 120)) && printf deep > from/$(printf 'd%%.0s' $(seq 120))/$(printf 'e%%.0s' $(seq 120))/f"
+         " && touch -d '2010-01-01' from && mkdir -p to && printf old > to/kept && mkdir to/a && printf oldone > to/a/one");
+  copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
+  assert_ok(&o);
+  assert_int_equal(o.stats.bytes, (50u << 20) + 3 + 3 + 1 + 1 + 4);
+  sh(&r, "test \"$(stat -c %%y to)\" = \"$(stat -c %%y from)\" && test \"$(cat to/kept)\" = old && rm to/kept && touch -r from to && diff -r --no-dereference from to");
+  sh(&r, "for d in from to; do (cd $d && find . -printf '%%p %%m %%l %%n %%T@ %%y\\n' | grep -av '^./sparse ' | sort) > $d.list; done; diff from.list to.list");
+  sh(&r, "test \"$(stat -c %%i to/a/one)\" = \"$(stat -c %%i to/a/b/hard)\" && test \"$(du -k to/sparse | cut -f1)\" -lt 1024");
+  rig_end(&r);
+}
+
+static void
+test_xfer_in_file_is_put_in_place_whole(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "printf new > f && chmod 640 f && touch -d '2001-02-03 04:05:06' f && mkdir -p x && printf old > x/victim && ln -s victim x/link && ln -s f rootlink");
+  copy_in(&r, path(&r, "f"), path(&r, "deep/er/g with space"), &o);
+  assert_ok(&o);
+  assert_int_equal(o.stats.files, 1);
+  sh(&r, "cmp f 'deep/er/g with space' && test \"$(stat -c '%%a %%y' 'deep/er/g with space')\" = \"$(stat -c '%%a %%y' f)\"");
+  copy_in(&r, path(&r, "rootlink"), path(&r, "x/link"), &o); /* the root is followed, the target is replaced */
+  assert_ok(&o);
+  sh(&r, "test ! -L x/link && cmp f x/link && test \"$(cat x/victim)\" = old");
+  copy_in(&r, path(&r, "f"), path(&r, "$(touch pwned)'\";touch pwned;-x"), &o);
+  assert_ok(&o);
+  sh(&r, "test ! -e pwned");
+  assert_int_equal(leftovers(path(&r, "deep/er")) + leftovers(path(&r, "x")) + leftovers(r.dir), 0);
+  rig_end(&r);
+}
+
+static void
+test_xfer_in_tree_follows_no_link_in_the_target(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "mkdir -p from/d outside to && printf new > from/d/f && printf new > from/g && ln -s ../outside to/d && printf safe > outside/f"
+         " && ln -s ../outside/f to/g");
+  copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
+  assert_ok(&o);
+  sh(&r, "test \"$(cat outside/f)\" = safe && test ! -L to/d && test ! -L to/g && test \"$(cat to/d/f to/g)\" = newnew");
+  rig_end(&r);
+}
+
+static void
+test_xfer_in_names_what_is_wrong(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  al_xfer_t *x;
+  al_err_t err = { 0 };
+  copy_in(&r, path(&r, "missing"), path(&r, "to"), &o);
+  assert_fails(&o, AL_ESOURCE_MISSING, "missing");
+  sh(&r, "mkdir -p from/sub && mkfifo from/sub/fifo && printf old > old && mkdir isdir && printf f > f && mkdir sock");
+  copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
+  assert_fails(&o, AL_ESOURCE_UNSUPPORTED, "from/sub/fifo: is a FIFO");
+  copy_in(&r, path(&r, "from/sub/fifo"), path(&r, "to"), &o);
+  assert_fails(&o, AL_ESOURCE_UNSUPPORTED, "fifo");
+  copy_in(&r, "/dev/null", path(&r, "to"), &o);
+  assert_fails(&o, AL_ESOURCE_UNSUPPORTED, "/dev/null");
+  struct sockaddr_un a = { .sun_family = AF_UNIX };
+  snprintf(a.sun_path, sizeof a.sun_path, "%s", path(&r, "sock/s"));
+  int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *) &a, sizeof a), 0);
+  copy_in(&r, path(&r, "sock"), path(&r, "to2"), &o);
+  assert_fails(&o, AL_ESOURCE_UNSUPPORTED, "sock/s: is a socket");
+  close(fd);
+  copy_in(&r, path(&r, "f"), path(&r, "isdir"), &o);
+  assert_fails(&o, AL_ECOPY_IN_FAILED, "directory");
+  copy_in(&r, path(&r, "f"), path(&r, "old/below"), &o);
+  assert_fails(&o, AL_ECOPY_IN_FAILED, "old");
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), "relative", on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), "/a/../b", on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(leftovers(r.dir) + leftovers(path(&r, "isdir")), 0);
+  rig_end(&r);
+}
+
+static void
+test_xfer_in_unreadable_is_named(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "mkdir -p from/d && printf x > from/d/secret && chmod 0 from/d/secret && chmod 755 .");
+  if (geteuid() == 0) assert_int_equal(seteuid(65534), 0); /* threads made from here on have it too */
+  bool can = access(path(&r, "from/d/secret"), R_OK) == 0;
+  copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
+  if (getuid() == 0) assert_int_equal(seteuid(0), 0);
+  (void) can;
+  assert_fails(&o, AL_ESOURCE_UNREADABLE, "from/d/secret: Permission denied");
+  rig_end(&r);
+}
+
+static void
+test_xfer_in_shrinking_file_is_an_error(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o = { 0 };
+  al_xfer_t *x;
+  sh(&r, "head -c 30000000 /dev/urandom > big && printf old > target");
+  kill(r.agent, SIGSTOP); /* so that the reader gets no further than its bounded buffers */
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, "target"), on_xfer, &o, &x, &o.err), 0);
+  rig_idle(&r, 200);
+  assert_int_equal(truncate(path(&r, "big"), 4000000), 0);
+  kill(r.agent, SIGCONT);
+  rig_wait(&r, &o.done, 10000);
+  assert_fails(&o, AL_ESOURCE_UNREADABLE, "shrank");
+  assert_in_range(o.stats.bytes, 100000, 4000000);
+  sh(&r, "test \"$(cat target)\" = old");
+  assert_int_equal(leftovers(r.dir), 0);
+  rig_end(&r);
+}
+
+static void
+on_block(uv_async_t *a) {
+  (void) a;
+}
+
+/* Bytes that come out for `what`; the first ones into `head`. */
+static size_t
+tar_bytes(rig_t *r, const char *what, uint8_t head[1536], int expected) {
+  al_pipe_t pipe;
+  al_tar_t t = { .host_path = what, .name = "name", .pipe = &pipe, .fd = -1 };
+  assert_int_equal(al__pipe_init(&r->loop, &pipe, on_block), 0);
+  assert_int_equal(al__tar_look(&t), 0);
+  assert_int_equal(al__tar_write(&t), expected);
+  size_t n = 0;
+  for (al_block_t *b; (b = al__pipe_take(&pipe)); al_free(b)) {
+    if (n == 0) memcpy(head, b->bytes, 1536);
+    n += b->len;
+  }
+  al__tar_close(&t);
+  uv_close((uv_handle_t *) &pipe.async, NULL);
+  uv_run(&r->loop, UV_RUN_NOWAIT);
+  al__pipe_deinit(&pipe);
+  return n;
+}
+
+static void
+test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure(void **state) {
+  (void) state;
+  rig_t r = { 0 };
+  uint8_t head[1536];
+  int sv[2];
+  rig_dir(&r);
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sv), 0);
+  r.peer = sv[1];
+  rig_base(&r, sv[0]);
+  sh(&r, "mkdir d && printf x > d/f && mkfifo d/fifo && head -c 3000 /dev/zero > f && { test $(id -u) != 0 || chown 12345:12346 f; }");
+  assert_int_equal(tar_bytes(&r, path(&r, "f"), head, 0), 1024 + 512 + 3072 + 1024); /* every entry has a pax header */
+  assert_string_equal((char *) head + 1024, "name");
+  assert_memory_equal(head + 1024 + 108, "000000 ", 7);
+  assert_memory_equal(head + 1024 + 116, "000000 ", 7);
+  assert_int_equal(head[1024 + 265], 0); /* no user's name */
+  /* What libarchive still had in its buffer, and the archive's end, would make a torso look whole. */
+  assert_int_equal(tar_bytes(&r, path(&r, "d"), head, AL_ESOURCE_UNSUPPORTED), 0);
+  rig_end(&r);
+}
+
+static void
+test_xfer_in_cancel_removes_the_temporary(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o = { 0 };
+  al_xfer_t *x;
+  sh(&r, "truncate -s 8G big && head -c 200000000 /dev/zero | dd of=big conv=notrunc status=none && printf old > target");
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, "target"), on_xfer, &o, &x, &o.err), 0);
+  wait_for_leftover(&r, &o);
+  al_xfer_cancel(x, NULL);
+  al_xfer_cancel(x, NULL);
+  assert_false(o.done);
+  rig_wait(&r, &o.done, 5000);
+  assert_fails(&o, AL_EABORTED, NULL);
+  assert_int_equal(leftovers(r.dir), 0);
+  sh(&r, "test \"$(cat target)\" = old");
+  rig_end(&r);
+}
+
+static void
+test_xfer_in_ends_with_its_channel(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o[3] = { 0 };
+  al_xfer_t *x;
+  sh(&r, "head -c 60000000 /dev/zero > big");
+  for (int i = 0; i < 3; i++) assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, i == 0 ? "t0" : i == 1 ? "t1" : "t2"), on_xfer, &o[i], &x, &o[i].err), 0);
+  rig_idle(&r, 30);
+  kill(r.agent, SIGKILL);
+  for (int i = 0; i < 3; i++) {
+    rig_wait(&r, &o[i].done, 5000);
+    assert_fails(&o[i], AL_ECHANNEL_CLOSED, NULL);
+  }
+  rig_wait(&r, &r.closed, 5000);
+  rig_end(&r);
+}
+
+static void
+test_xfer_both_ways_is_exact(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "head -c 50000001 /dev/urandom > big && : > zero");
+  copy_in(&r, path(&r, "big"), path(&r, "guest/big"), &o);
+  assert_ok(&o);
+  copy_out(&r, path(&r, "guest/big"), path(&r, "back/big"), NULL, 0, &o);
+  assert_ok(&o);
+  assert_int_equal(o.stats.bytes, 50000001);
+  sh(&r, "cmp big back/big && test \"$(stat -c %%a back/big)\" = \"$(stat -c %%a big)\"");
+  copy_in(&r, path(&r, "zero"), path(&r, "guest/zero"), &o);
+  assert_ok(&o);
+  copy_out(&r, path(&r, "guest/zero"), path(&r, "back/zero"), NULL, 0, &o);
+  assert_ok(&o);
+  sh(&r, "test -f back/zero && test ! -s back/zero");
+  assert_int_equal(leftovers(path(&r, "back")), 0);
+  rig_end(&r);
+}
+
+int
+main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_xfer_in_tree_keeps_everything),
+    cmocka_unit_test(test_xfer_in_file_is_put_in_place_whole),
+    cmocka_unit_test(test_xfer_in_tree_follows_no_link_in_the_target),
+    cmocka_unit_test(test_xfer_in_names_what_is_wrong),
+    cmocka_unit_test(test_xfer_in_unreadable_is_named),
+    cmocka_unit_test(test_xfer_in_shrinking_file_is_an_error),
+    cmocka_unit_test(test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure),
+    cmocka_unit_test(test_xfer_in_cancel_removes_the_temporary),
+    cmocka_unit_test(test_xfer_in_ends_with_its_channel),
+    cmocka_unit_test(test_xfer_both_ways_is_exact),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

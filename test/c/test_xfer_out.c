@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of copying out, against the real lane agent on this machine: roots, links, refusals, cancelling. */
+#include "xfer_test.h"
+
+static void
+test_xfer_out_replaces_whole_or_not_at_all(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  char text[64];
+  sh(&r, "printf 0123456789 > ten && printf old > target && ln target other");
+  copy_out(&r, path(&r, "ten"), path(&r, "target"), NULL, 9, &o);
+  assert_fails(&o, AL_EFILE_TOO_LARGE, "larger than 9");
+  read_file(path(&r, "target"), text, sizeof text);
+  assert_string_equal(text, "old");
+  copy_out(&r, path(&r, "ten"), path(&r, "target"), NULL, 10, &o);
+  assert_ok(&o);
+  read_file(path(&r, "target"), text, sizeof text);
+  assert_string_equal(text, "0123456789");
+  read_file(path(&r, "other"), text, sizeof text);
+  assert_string_equal(text, "old");
+  assert_int_equal(leftovers(r.dir), 0);
+  rig_end(&r);
+}
+
+static void
+test_xfer_out_takes_regular_files_only(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  al_xfer_t *x;
+  al_err_t err = { 0 };
+  sh(&r, "mkdir d && printf x > d/f && ln -s f d/link && ln -s d dlink && mkfifo fifo");
+  copy_out(&r, path(&r, "nothing"), path(&r, "t/t"), NULL, 0, &o);
+  assert_fails(&o, AL_EGUEST_FILE_MISSING, "nothing");
+  copy_out(&r, path(&r, "d/f/below"), path(&r, "t/t"), NULL, 0, &o);
+  assert_fails(&o, AL_EGUEST_FILE_MISSING, NULL);
+  copy_out(&r, path(&r, "d"), path(&r, "t/t"), NULL, 0, &o);
+  assert_fails(&o, AL_ENOT_A_FILE, "directory");
+  copy_out(&r, path(&r, "fifo"), path(&r, "t/t"), NULL, 0, &o);
+  assert_fails(&o, AL_ENOT_A_FILE, NULL);
+  copy_out(&r, path(&r, "d/link"), path(&r, "t/t"), NULL, 0, &o);
+  assert_fails(&o, AL_EIS_LINK, NULL);
+  copy_out(&r, path(&r, "dlink/f"), path(&r, "t/t"), NULL, 0, &o);
+  assert_fails(&o, AL_EIS_LINK, NULL);
+  sh(&r, "test ! -e t");
+  assert_int_equal(al_xfer_out(r.chan, "/x/../y", path(&r, "t"), NULL, 0, on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(al_xfer_out(r.chan, "/x/y/", path(&r, "t"), NULL, 0, on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(al_xfer_out(r.chan, "/x/y", "t", NULL, 0, on_xfer, &o, &x, &err), AL_EHOST_PATH_REFUSED);
+  rig_end(&r);
+}
+
+static void
+test_xfer_out_refuses_bad_targets(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  /* other/ is a repository outside of which the link in the worktree leads into it: its .git must not make it the root. */
+  sh(&r, "printf new > f && mkdir -p wt/d/.git.d wt/sub other/.git outside && touch wt/.git && ln -s ../outside wt/out && ln -s ../other wt/repo"
+         " && printf safe > outside/f && printf safe > other/f && ln -s ../outside/f wt/flink && ln -s ../outside/none wt/dangling && mkfifo wt/fifo && touch wt/plain");
+  const char *const refused[] = { "wt/out/f", "wt/out/new/f", "wt/repo/f", "wt/repo/new", "wt/flink", "wt/dangling", "wt/dangling/f", "wt/d", "wt/fifo",
+    "wt/plain/f", "wt/.git", "wt/.git/hooks/x", "wt/.GIT/x", "wt/sub/.git/x", "wt/sub/.git", "wt/sub/../x", "wt/./x", "wt/sub/", "other/.git/hooks/h", "wt/sub/GIT~1/x" };
+  for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    copy_out(&r, path(&r, "f"), path(&r, refused[i]), NULL, 0, &o);
+    if (o.err.code != AL_EHOST_PATH_REFUSED) fail_msg("%s: %s %s", refused[i], al_err_name(o.err.code), o.err.msg);
+  }
+  sh(&r, "test \"$(cat outside/f other/f)\" = safesafe && test ! -e outside/new && test ! -e outside/none && test ! -e other/new && test ! -e wt/sub/.git && test ! -e wt/x");
+  assert_int_equal(leftovers(path(&r, "wt")) + leftovers(path(&r, "outside")) + leftovers(path(&r, "other")) + leftovers(path(&r, "wt/sub")), 0);
+  rig_end(&r);
+}
+
+static void
+test_xfer_out_finds_the_root(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  /* Links above the root are the user's own and are followed; Sandcastle's worktree is the root because of its .git file. */
+  sh(&r, "printf new > f && mkdir -p real/repo/.git real/repo/.sandcastle/worktrees/x && ln -s real alias && echo 'gitdir: y' > real/repo/.sandcastle/worktrees/x/.git"
+         " && mkdir -p plain/a elsewhere && ln -s ../elsewhere plain/link");
+  copy_out(&r, path(&r, "f"), path(&r, "alias/repo//.sandcastle/worktrees/x/.sandcastle/patches/1/untracked/a b"), NULL, 0, &o);
+  assert_ok(&o);
+  sh(&r, "cmp f 'real/repo/.sandcastle/worktrees/x/.sandcastle/patches/1/untracked/a b'");
+  copy_out(&r, path(&r, "f"), path(&r, "plain/link/x"), NULL, 0, &o); /* no .git, no option: the deepest parent is the root */
+  assert_ok(&o);
+  sh(&r, "cmp f elsewhere/x && rm elsewhere/x");
+  copy_out(&r, path(&r, "f"), path(&r, "plain/link/x"), path(&r, "plain/"), 0, &o);
+  assert_fails(&o, AL_EHOST_PATH_REFUSED, "link");
+  copy_out(&r, path(&r, "f"), path(&r, "plain/n/m/x"), path(&r, "plain"), 0, &o);
+  assert_ok(&o);
+  copy_out(&r, path(&r, "f"), path(&r, "elsewhere/x"), path(&r, "plain"), 0, &o);
+  assert_fails(&o, AL_EHOST_PATH_REFUSED, "not below the root");
+  sh(&r, "test ! -e elsewhere/x");
+  rig_end(&r);
+}
+
+static void
+test_xfer_out_mode_follows_the_umask(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  struct stat st;
+  sh(&r, "printf f > f && chmod 777 f");
+  mode_t old = umask(027);
+  copy_out(&r, path(&r, "f"), path(&r, "made/g"), NULL, 0, &o);
+  umask(old);
+  assert_ok(&o);
+  assert_int_equal(stat(path(&r, "made/g"), &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0640);
+  assert_int_equal(stat(path(&r, "made"), &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0750);
+  rig_end(&r);
+}
+
+/* Another process swaps a directory of the target for a link all the time: whatever happens, nothing is written outside. */
+static void
+test_xfer_out_link_race_writes_nothing_outside(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  int done = 0, refused = 0;
+  sh(&r, "printf new > f && mkdir -p wt/.git wt/d outside && touch wt/d/x && printf safe > outside/x");
+  char d[512], l[512];
+  snprintf(d, sizeof d, "%s", path(&r, "wt/d"));
+  snprintf(l, sizeof l, "%s", path(&r, "wt/l"));
+  assert_int_equal(symlink("../outside", l), 0);
+  pid_t racer = fork();
+  if (racer == 0) {
+    while (getppid() != 1) renameat2(AT_FDCWD, d, AT_FDCWD, l, RENAME_EXCHANGE);
+    _exit(0);
+  }
+  for (int i = 0; i < 300; i++) {
+    copy_out(&r, path(&r, "f"), path(&r, "wt/d/x"), NULL, 0, &o);
+    if (!o.err.code) done++;
+    else if (o.err.code == AL_EHOST_PATH_REFUSED) refused++;
+  }
+  kill(racer, SIGKILL);
+  waitpid(racer, NULL, 0);
+  assert_true(done > 0 && refused > 0);
+  sh(&r, "test \"$(cat outside/x)\" = safe && test \"$(ls -A outside)\" = x");
+  print_message("%d put in place, %d refused of 300\n", done, refused);
+  rig_end(&r);
+}
+
+static void
+test_xfer_out_disk_failure_leaves_the_target(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  if (geteuid() != 0) {
+    rig_end(&r);
+    skip();
+  }
+  sh(&r, "mkdir small && mount -t tmpfs -o size=1m tmpfs small 2>/dev/null || touch nomount");
+  if (access(path(&r, "nomount"), F_OK) == 0) {
+    rig_end(&r);
+    skip();
+  }
+  sh(&r, "head -c 5000000 /dev/zero > big && printf old > small/target");
+  copy_out(&r, path(&r, "big"), path(&r, "small/target"), NULL, 0, &o);
+  int left = leftovers(path(&r, "small"));
+  char text[8];
+  read_file(path(&r, "small/target"), text, sizeof text);
+  sh(&r, "umount small");
+  assert_fails(&o, AL_ECOPY_OUT_FAILED, "No space");
+  assert_string_equal(text, "old");
+  assert_int_equal(left, 0);
+  rig_end(&r);
+}
+
+static void
+test_xfer_out_cancel_leaves_the_target(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o = { 0 };
+  al_xfer_t *x;
+  sh(&r, "head -c 150000000 /dev/zero > big && printf old > target");
+  assert_int_equal(al_xfer_out(r.chan, path(&r, "big"), path(&r, "target"), NULL, 0, on_xfer, &o, &x, &o.err), 0);
+  wait_for_leftover(&r, &o);
+  al_xfer_cancel(x, NULL);
+  rig_wait(&r, &o.done, 5000);
+  assert_fails(&o, AL_EABORTED, NULL);
+  assert_int_equal(leftovers(r.dir), 0);
+  sh(&r, "test \"$(cat target)\" = old");
+  rig_end(&r);
+}
+
+int
+main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_xfer_out_replaces_whole_or_not_at_all),
+    cmocka_unit_test(test_xfer_out_takes_regular_files_only),
+    cmocka_unit_test(test_xfer_out_refuses_bad_targets),
+    cmocka_unit_test(test_xfer_out_finds_the_root),
+    cmocka_unit_test(test_xfer_out_mode_follows_the_umask),
+    cmocka_unit_test(test_xfer_out_link_race_writes_nothing_outside),
+    cmocka_unit_test(test_xfer_out_disk_failure_leaves_the_target),
+    cmocka_unit_test(test_xfer_out_cancel_leaves_the_target),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the tests of the transfers: one copy with its outcome, files and shell lines in the scratch directory. */
+#ifndef AL_XFER_TEST_H
+#define AL_XFER_TEST_H
+
+#include "chan_test.h"
+#include "xfer_int.h"
+#include <dirent.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+typedef struct outcome_s {
+  bool done;
+  al_xfer_stats_t stats;
+  al_err_t err;
+} outcome_t;
+
+static inline void
+on_xfer(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t *err) {
+  outcome_t *o = data;
+  (void) x;
+  assert_false(o->done);
+  o->done = true;
+  o->stats = *stats;
+  o->err = *err;
+}
+
+static inline const char *
+path(const rig_t *r, const char *rest) {
+  static char ring[8][512];
+  static unsigned turn;
+  char *p = ring[turn++ % 8];
+  snprintf(p, 512, "%s/%s", r->dir, rest);
+  return p;
+}
+
+static inline void
+read_file(const char *p, char *out, size_t cap) {
+  FILE *f = fopen(p, "r");
+  assert_non_null(f);
+  out[fread(out, 1, cap - 1, f)] = 0;
+  fclose(f);
+}
+
+__attribute__((format(printf, 2, 3))) static inline void
+sh(const rig_t *r, const char *fmt, ...) {
+  char cmd[2048];
+  int n = snprintf(cmd, sizeof cmd, "cd %s && ", r->dir);
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(cmd + n, sizeof cmd - (size_t) n, fmt, ap);
+  va_end(ap);
+  if (system(cmd) != 0) fail_msg("%s", cmd);
+}
+
+static inline void
+copy_in(rig_t *r, const char *from, const char *to, outcome_t *o) {
+  al_xfer_t *x;
+  memset(o, 0, sizeof *o);
+  assert_int_equal(al_xfer_in(r->chan, from, to, on_xfer, o, &x, &o->err), 0);
+  assert_false(o->done);
+  rig_wait(r, &o->done, 60000);
+}
+
+static inline void
+copy_out(rig_t *r, const char *from, const char *to, const char *root, uint64_t max, outcome_t *o) {
+  al_xfer_t *x;
+  memset(o, 0, sizeof *o);
+  assert_int_equal(al_xfer_out(r->chan, from, to, root, max, on_xfer, o, &x, &o->err), 0);
+  assert_false(o->done);
+  rig_wait(r, &o->done, 60000);
+}
+
+static inline void
+assert_ok(const outcome_t *o) {
+  if (o->err.code) fail_msg("%s: %s", al_err_name(o->err.code), o->err.msg);
+}
+
+static inline void
+assert_fails(const outcome_t *o, int code, const char *word) {
+  if (o->err.code != code || (word && !strstr(o->err.msg, word)))
+    fail_msg("expected %s with \"%s\", got %s: %s", al_err_name(code), word ? word : "", al_err_name(o->err.code), o->err.msg);
+}
+
+/* Temporary files of ours in a directory. */
+static inline int
+leftovers(const char *dir) {
+  int n = 0;
+  DIR *d = opendir(dir);
+  assert_non_null(d);
+  for (struct dirent *e; (e = readdir(d));)
+    if (strncmp(e->d_name, ".agent-lane-", 12) == 0) n++;
+  closedir(d);
+  return n;
+}
+
+#define START(r) \
+  rig_t r; \
+  if (!rig_agent_start(&r)) skip()
+
+static inline void
+wait_for_leftover(rig_t *r, const outcome_t *o) {
+  for (int i = 0; i < 500 && !o->done && leftovers(r->dir) == 0; i++) rig_idle(r, 2);
+  assert_false(o->done);
+  assert_int_equal(leftovers(r->dir), 1);
+}
+
+#endif
