@@ -48,7 +48,7 @@ static void
 kill_everything(void) {
   for (size_t i = 0; i < al_agent.slots_high; i++) {
     al_slot_t *s = &al_agent.slots[i];
-    if (s->state == AL_SLOT_RUN && !s->reaped) kill(-s->pid, SIGKILL);
+    if (s->state == AL_SLOT_RUN && !s->reaped && kill(-s->pid, SIGKILL) != 0) kill(s->pid, SIGKILL);
   }
   if (!al_agent.no_cgroup) al_cgroup_kill_all();
   for (int i = 0; i < 200; i++) {

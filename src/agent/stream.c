@@ -195,7 +195,7 @@ static void
 signal_slot(al_slot_t *s, int signo, bool tree) {
   if (s->state != AL_SLOT_RUN) return;
   if (tree && s->cgroup.dir >= 0) al_cgroup_signal(&s->cgroup, signo);
-  else if (!s->reaped) kill(-s->pid, signo);
+  else if (!s->reaped && kill(-s->pid, signo) != 0) kill(s->pid, signo); /* no group yet: only where vfork is emulated */
 }
 
 static void
