@@ -154,7 +154,8 @@ static bool
 check_deadlines(al_chan_t *c, uint64_t now) {
   uint64_t silence = c->opts.silence_ms;
   if (c->state == AL_CHAN_HELLO && now >= c->hello_due) {
-    al__chan_fail(c, AL_ECHANNEL_CLOSED, "the guest's agent did not answer within %llu ms", (unsigned long long) c->opts.handshake_ms);
+    al__chan_fail(c, AL_ECHANNEL_CLOSED, "the guest's agent did not answer within %llu ms",
+      (unsigned long long) c->opts.handshake_ms);
   } else if (c->config_cb && now >= c->config_due) {
     al__chan_fail(c, AL_ECHANNEL_CLOSED, "the guest's agent did not take its configuration within %llu ms",
       (unsigned long long) c->opts.handshake_ms);
@@ -192,10 +193,12 @@ al__chan_rearm(al_chan_t *c) {
   if (c->config_cb && c->config_due < due) due = c->config_due;
   if (c->stalled_at && c->stalled_at + c->opts.silence_ms < due) due = c->stalled_at + c->opts.silence_ms;
   if (al__chan_owed(c)) {
-    uint64_t at = c->rx_at + (c->live_ping || c->opts.ping_ms > c->opts.silence_ms ? c->opts.silence_ms : c->opts.ping_ms);
+    uint64_t at =
+      c->rx_at + (c->live_ping || c->opts.ping_ms > c->opts.silence_ms ? c->opts.silence_ms : c->opts.ping_ms);
     if (at < due) due = at;
   }
-  if (due == UINT64_MAX || (c->clock_due && c->clock_due <= due)) return; /* an early tick only looks and sets itself again */
+  if (due == UINT64_MAX || (c->clock_due && c->clock_due <= due))
+    return; /* an early tick only looks and sets itself again */
   uint64_t now = al__chan_now();
   c->clock_due = due > now ? due : now + 1;
   uv_update_time(c->loop);

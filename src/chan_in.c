@@ -12,7 +12,8 @@
 
 static void
 violation(al_chan_t *c, const al_frame_t *f, const char *what) {
-  al__chan_fail(c, AL_EPROTOCOL_VIOLATION, "the guest broke the protocol: %s (%s, stream %u)", what, al_frame_name(f->type), f->stream);
+  al__chan_fail(c, AL_EPROTOCOL_VIOLATION, "the guest broke the protocol: %s (%s, stream %u)", what,
+    al_frame_name(f->type), f->stream);
 }
 
 static void
@@ -23,7 +24,8 @@ on_hello_ack(al_chan_t *c, const al_frame_t *f) {
     return;
   }
   if (al_get16(p + 4) != AL_PROTO_VERSION) {
-    al__chan_fail(c, AL_EPEER_INCOMPATIBLE, "the guest's agent speaks protocol version %u, this host speaks %u", al_get16(p + 4), AL_PROTO_VERSION);
+    al__chan_fail(c, AL_EPEER_INCOMPATIBLE, "the guest's agent speaks protocol version %u, this host speaks %u",
+      al_get16(p + 4), AL_PROTO_VERSION);
     return;
   }
   uint8_t text[sizeof AL_PROOF_LABEL - 1 + 64], mac[AL_SHA256_LEN];
@@ -44,7 +46,8 @@ on_reject(al_chan_t *c, const al_frame_t *f) {
   char text[TEXT_MAX];
   al_utf8_printable(text, sizeof text, f->payload + 4, f->len - 4, false);
   bool version = c->state == AL_CHAN_HELLO && al_get32(f->payload) == REJECT_VERSION;
-  al__chan_fail(c, version ? AL_EPEER_INCOMPATIBLE : AL_ECHANNEL_CLOSED, "the guest's agent refused: %s (%u)", text, al_get32(f->payload));
+  al__chan_fail(c, version ? AL_EPEER_INCOMPATIBLE : AL_ECHANNEL_CLOSED, "the guest's agent refused: %s (%u)", text,
+    al_get32(f->payload));
 }
 
 static void
@@ -143,7 +146,8 @@ static void
 on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   al_exit_t *x = &s->exit;
   uint32_t kind = al_get32(f->payload), value = al_get32(f->payload + 4);
-  bool ok = (kind == AL_EXIT_CODE && value <= 255) || (kind == AL_EXIT_SIGNAL && value >= 1 && value <= 64 && s->kind == AL_F_EXEC) ||
+  bool ok = (kind == AL_EXIT_CODE && value <= 255) ||
+            (kind == AL_EXIT_SIGNAL && value >= 1 && value <= 64 && s->kind == AL_F_EXEC) ||
             (kind == AL_EXIT_ERROR && value >= 1 && value <= 4095);
   if (!ok || !s->opened) {
     violation(c, f, ok ? "the end of a request that was not sent whole" : "an exit that cannot be");

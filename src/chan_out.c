@@ -157,7 +157,8 @@ fill_chunk(al_chan_t *c, al_stream_t *s) {
     took_stdin(s, want);
     return true;
   }
-  if (left == 0 && s->end_wanted && !s->end_sent && !s->deaf) return s->end_sent = try_put(c, s->id, AL_F_END, AL_SUB_STDIN, NULL, 0);
+  if (left == 0 && s->end_wanted && !s->end_sent && !s->deaf)
+    return s->end_sent = try_put(c, s->id, AL_F_END, AL_SUB_STDIN, NULL, 0);
   return false;
 }
 

@@ -51,8 +51,10 @@ new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, a
     if (c->why.code) return al_err_set(err, AL_ECHANNEL_CLOSED, "%s", c->why.msg);
     return al_err_set(err, AL_ECHANNEL_CLOSED, "the channel to the guest is not open");
   }
-  if (c->nstreams >= AL_STREAMS_MAX) return al_err_set(err, -EMFILE, "%d commands and transfers are running in the lane at once", AL_STREAMS_MAX);
-  if (c->last_id >= AL_STREAM_FROM_GUEST - 1 - AL_STREAMS_MAX) return al_err_set(err, -EMFILE, "the channel has used up its stream numbers");
+  if (c->nstreams >= AL_STREAMS_MAX)
+    return al_err_set(err, -EMFILE, "%d commands and transfers are running in the lane at once", AL_STREAMS_MAX);
+  if (c->last_id >= AL_STREAM_FROM_GUEST - 1 - AL_STREAMS_MAX)
+    return al_err_set(err, -EMFILE, "the channel has used up its stream numbers");
   al_stream_t *s = al_calloc(1, sizeof *s);
   if (!s) return al_err_set(err, -ENOMEM, "out of memory");
   s->c = c;
@@ -72,7 +74,9 @@ add_stream(al_chan_t *c, al_stream_t *s, int r, al_stream_t **out, al_err_t *err
   if (r < 0) {
     al_buf_deinit(&s->open);
     al_free(s);
-    if (r == -ENOBUFS) return al_err_set(err, -E2BIG, "the request (command and environment, or path) is too long: at most %u bytes", AL_OPEN_MAX);
+    if (r == -ENOBUFS)
+      return al_err_set(
+        err, -E2BIG, "the request (command and environment, or path) is too long: at most %u bytes", AL_OPEN_MAX);
     return al_err_set(err, r, "out of memory");
   }
   al__chan_owe(c);
@@ -99,7 +103,8 @@ build_exec(al_buf_t *b, const al_exec_req_t *req) {
 }
 
 int
-al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err) {
+al_stream_exec(
+  al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err) {
   if (!req->argv || !req->argv[0]) return al_err_set(err, -EINVAL, "no command given");
   al_stream_t *s;
   int r = new_stream(c, AL_F_EXEC, cbs, data, &s, err);
@@ -109,7 +114,8 @@ al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cb
 }
 
 int
-al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err) {
+al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
+  al_stream_t **out, al_err_t *err) {
   al_stream_t *s;
   int r = new_stream(c, AL_F_READ, cbs, data, &s, err);
   if (r < 0) return r;

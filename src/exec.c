@@ -67,8 +67,9 @@ static void
 on_handle_closed(uv_handle_t *h) {
   al_exec_t *e = h->data;
   al_exec_result_t *r = &e->result;
-  if (!e->err.code && (collect(&e->out, e->lines ? &e->out_tail : NULL, &r->out, &r->out_len, &r->out_dropped) < 0 ||
-                        collect(&e->errs, e->lines ? &e->errs_tail : NULL, &r->errs, &r->errs_len, &r->errs_dropped) < 0)) {
+  if (!e->err.code &&
+      (collect(&e->out, e->lines ? &e->out_tail : NULL, &r->out, &r->out_len, &r->out_dropped) < 0 ||
+        collect(&e->errs, e->lines ? &e->errs_tail : NULL, &r->errs, &r->errs_len, &r->errs_dropped) < 0)) {
     al_free(r->out);
     al_free(r->errs);
     memset(r, 0, sizeof *r);
@@ -92,7 +93,8 @@ static void
 give_up(al_exec_t *e, int code, const char *what) {
   if (!e->s) return;
   al_err_t why = { 0 };
-  if (code == AL_EOUTPUT_LIMIT) al_err_set(&why, code, "the command wrote more than %zu bytes to %s and was stopped", e->max, what);
+  if (code == AL_EOUTPUT_LIMIT)
+    al_err_set(&why, code, "the command wrote more than %zu bytes to %s and was stopped", e->max, what);
   else al_err_set(&why, AL_ENO_MEMORY, "out of memory for the command's %s", what);
   al_stream_reset(e->s, &why);
 }
@@ -128,7 +130,8 @@ hand_batch(al_exec_t *e) {
     e->taken[AL_SUB_STDOUT].handed += n;
     e->cbs.on_lines(e, e->data, e->batch.data, n);
   }
-  if (e->batch.room > 2 * AL_WINDOW_DEFAULT) al_buf_deinit(&e->batch); /* one giant line must not cost its memory for ever */
+  if (e->batch.room > 2 * AL_WINDOW_DEFAULT)
+    al_buf_deinit(&e->batch); /* one giant line must not cost its memory for ever */
   else e->batch.len = 0;
 }
 
@@ -217,8 +220,11 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *x) {
 }
 
 int
-al_exec_start(al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err) {
-  static const al_stream_cbs_t stream_cbs = { .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_exit = on_exit };
+al_exec_start(
+  al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err) {
+  static const al_stream_cbs_t stream_cbs = {
+    .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_exit = on_exit
+  };
   al_exec_t *e = al_calloc(1, sizeof *e);
   if (!e) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
   e->cbs = *cbs;

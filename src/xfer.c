@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transfers: what both directions share. */
 #include "mem.h"
+#include "platform.h"
 #include "xfer_int.h"
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 void
@@ -13,6 +15,15 @@ al_xfer_cancel(al_xfer_t *x, const al_err_t *why) {
     why = &aborted;
   }
   x->cancel(x, why);
+}
+
+int
+al__xfer_tmp_name(char out[AL_TMP_NAME]) {
+  uint8_t r[8];
+  int rc = al_plat_random(r, sizeof r);
+  if (rc < 0) return rc;
+  snprintf(out, AL_TMP_NAME, ".agent-lane-%016llx.tmp", (unsigned long long) al_get64(r));
+  return 0;
 }
 
 int

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transfers, in: a host file or tree, as tar, into the guest's tar. */
 #include "mem.h"
-#include "platform.h"
 #include "tail.h"
 #include "utf8.h"
 #include "work.h"
@@ -39,7 +38,7 @@ typedef struct xfer_in_s {
   uv_timer_t grace;
   al_tar_t tar;
   al_tail_t said;
-  char tmp[48];
+  char tmp[AL_TMP_NAME];
   char *host, *guest;
 } xfer_in_t;
 
@@ -164,7 +163,8 @@ guest_failed(xfer_in_t *x, const char *how) {
   AL_AUTO_FREE char *said = al_tail_copy(&x->said, &n);
   while (said && n > 0 && said[n - 1] == '\n') n--;
   al_utf8_printable(text, sizeof text, said ? said : "", said ? n : 0, true);
-  al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "copying %s to %s in the guest: %s%s%s", x->host, x->guest, how, text[0] ? ": " : "", text);
+  al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "copying %s to %s in the guest: %s%s%s", x->host, x->guest, how,
+    text[0] ? ": " : "", text);
 }
 
 static void
@@ -216,12 +216,14 @@ run_write(al_job_t *job) {
 static void
 on_looked(al_job_t *job, int status) {
   static const al_stream_cbs_t cbs = { .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_exit = on_exit };
-  static const char *const env[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL };
+  static const char *const env[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C",
+    NULL };
   xfer_in_t *x = job->data;
   x->busy = false;
   if (status < 0 && !x->base.err.code) x->base.err = x->tar.err;
   if (!x->base.err.code) {
-    const char *const argv[] = { "sh", "-c", x->tar.is_dir ? dir_script : file_script, "copy-in", x->guest, x->tmp, NULL };
+    const char *const argv[] = { "sh", "-c", x->tar.is_dir ? dir_script : file_script, "copy-in", x->guest, x->tmp,
+      NULL };
     al_exec_req_t req = { .argv = argv, .env = env, .cwd = "/", .user = "agent", .with_stdin = true };
     if (al_stream_exec(x->c, &req, &cbs, x, &x->s, &x->base.err) < 0) x->s = NULL;
   }
@@ -238,17 +240,9 @@ run_look(al_job_t *job) {
   return al__tar_look(&x->tar);
 }
 
-static int
-make_tmp(char *out, size_t cap) {
-  uint8_t r[8];
-  int rc = al_plat_random(r, sizeof r);
-  if (rc < 0) return rc;
-  snprintf(out, cap, ".agent-lane-%02x%02x%02x%02x%02x%02x%02x%02x.tmp", r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]);
-  return 0;
-}
-
 int
-al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_cb cb, void *data, al_xfer_t **out, al_err_t *err) {
+al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_cb cb, void *data, al_xfer_t **out,
+  al_err_t *err) {
   int r = al_guest_path_check(guest_path, strlen(guest_path), err);
   if (r < 0) return r;
   if (!host_path[0]) return al_err_set(err, AL_ESOURCE_MISSING, "the host path is empty");
@@ -261,7 +255,7 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_
   x->guest = al_strdup(guest_path);
   x->tar = (al_tar_t){ .host_path = x->host, .name = x->tmp, .pipe = &x->pipe, .fd = -1 };
   x->job.data = x;
-  r = x->host && x->guest ? make_tmp(x->tmp, sizeof x->tmp) : UV_ENOMEM;
+  r = x->host && x->guest ? al__xfer_tmp_name(x->tmp) : UV_ENOMEM;
   if (r == 0) r = al_worker_open(al_chan_loop(c), &x->worker);
   if (r < 0) {
     destroy(x);

@@ -11,6 +11,12 @@
 
 #define AL_PIPE_MAX 524288u /* bytes between the reading thread and the loop */
 
+#define AL_TMP_NAME 40
+
+/* ".agent-lane-<random>.tmp": what is not in place yet, on either side. 0 or -errno. */
+int
+al__xfer_tmp_name(char out[AL_TMP_NAME]);
+
 struct al_xfer_s { /* first member of both kinds */
   al_xfer_cb cb;
   void *data;
@@ -73,7 +79,7 @@ typedef struct al_target_s {
   unsigned count;
   int dir, fd;                /* -1 = none */
   mode_t mode;                /* 0666 less the process's umask */
-  char tmp[48];               /* "" = there is no temporary file */
+  char tmp[AL_TMP_NAME];            /* "" = there is no temporary file */
   al_err_t err;
 } al_target_t;
 

@@ -137,7 +137,8 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
   (void) sub;
   x->base.stats.bytes += n;
   if (x->base.stats.bytes > x->max) {
-    al_err_set(&err, AL_EFILE_TOO_LARGE, "%s in the guest is larger than %llu bytes", x->guest, (unsigned long long) x->max);
+    al_err_set(
+      &err, AL_EFILE_TOO_LARGE, "%s in the guest is larger than %llu bytes", x->guest, (unsigned long long) x->max);
     stop(x, &err);
     return;
   }
@@ -167,7 +168,9 @@ refused_by_guest(xfer_out_t *x, const al_exit_t *e) {
   switch (e->value) {
     case ENOENT:
     case ENOTDIR: al_err_set(err, AL_EGUEST_FILE_MISSING, "%s does not exist in the guest", x->guest); break;
-    case LINUX_ELOOP: al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest); break;
+    case LINUX_ELOOP:
+      al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest);
+      break;
     case EISDIR: al_err_set(err, AL_ENOT_A_FILE, "%s in the guest is a directory", x->guest); break;
     case EINVAL:
     case ENXIO: al_err_set(err, AL_ENOT_A_FILE, "%s in the guest is not a regular file", x->guest); break;
@@ -190,8 +193,8 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
   } else if (e->kind < 0) {
     x->base.err = e->err;
   } else if (e->value != 0 || e->length != got) {
-    al_err_set(&x->base.err, AL_ECOPY_OUT_FAILED, "%s came incomplete: the guest announced %llu bytes and sent %llu", x->guest,
-      (unsigned long long) e->length, (unsigned long long) got);
+    al_err_set(&x->base.err, AL_ECOPY_OUT_FAILED, "%s came incomplete: the guest announced %llu bytes and sent %llu",
+      x->guest, (unsigned long long) e->length, (unsigned long long) got);
   } else {
     post_open(x);
     x->base.stats.files = 1;
@@ -202,12 +205,13 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
 }
 
 int
-al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root, uint64_t max_bytes, al_xfer_cb cb, void *data,
-  al_xfer_t **out, al_err_t *err) {
+al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root, uint64_t max_bytes,
+  al_xfer_cb cb, void *data, al_xfer_t **out, al_err_t *err) {
   static const al_stream_cbs_t cbs = { .on_data = on_data, .on_end = on_end, .on_exit = on_exit };
   int r = al_guest_path_check(guest_path, strlen(guest_path), err);
   if (r < 0) return r;
-  if (host_path[0] != '/') return al_err_set(err, AL_EHOST_PATH_REFUSED, "the target %s is refused: it is not absolute", host_path);
+  if (host_path[0] != '/')
+    return al_err_set(err, AL_EHOST_PATH_REFUSED, "the target %s is refused: it is not absolute", host_path);
   xfer_out_t *x = al_calloc(1, sizeof *x);
   if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
   x->base = (al_xfer_t){ .cb = cb, .data = data, .cancel = cancel };

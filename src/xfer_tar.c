@@ -186,7 +186,8 @@ static int
 put_any(walk_t *w, int dir, const char *name) {
   struct stat st;
   if (al__pipe_broken(w->t->pipe)) return -ECANCELED;
-  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return errno == ENOENT ? 0 : unreadable(w, errno); /* gone: not in the tree */
+  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+    return errno == ENOENT ? 0 : unreadable(w, errno); /* gone: not in the tree */
   if (S_ISDIR(st.st_mode)) return put_dir(w, dir, name);
   if (S_ISREG(st.st_mode)) return put_file(w, dir, name, &st, -1);
   if (S_ISLNK(st.st_mode)) return put_link(w, dir, name, &st);
@@ -216,7 +217,8 @@ walk_dir(walk_t *w, int fd) {
       break;
     }
     if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-    if (al_buf_append(&w->path, "/", 1) < 0 || al_buf_append(&w->path, e->d_name, strlen(e->d_name)) < 0) r = unreadable(w, ENOMEM);
+    if (al_buf_append(&w->path, "/", 1) < 0 || al_buf_append(&w->path, e->d_name, strlen(e->d_name)) < 0)
+      r = unreadable(w, ENOMEM);
     else r = put_any(w, dirfd(d), e->d_name);
     if (r < 0) break; /* the path stays as it is for the message */
     w->path.len = len;
@@ -250,7 +252,8 @@ open_archive(walk_t *w) {
   /* Names are bytes: whatever locale the process has, they must not be converted. */
   bool ok = archive_write_set_format_pax(w->a) == ARCHIVE_OK && archive_write_add_filter_none(w->a) == ARCHIVE_OK &&
             archive_write_set_format_option(w->a, "pax", "hdrcharset", "BINARY") == ARCHIVE_OK &&
-            archive_write_set_bytes_per_block(w->a, (int) BLOCK) == ARCHIVE_OK && archive_write_set_bytes_in_last_block(w->a, 1) == ARCHIVE_OK &&
+            archive_write_set_bytes_per_block(w->a, (int) BLOCK) == ARCHIVE_OK &&
+            archive_write_set_bytes_in_last_block(w->a, 1) == ARCHIVE_OK &&
             archive_write_open(w->a, w, NULL, on_write, NULL) == ARCHIVE_OK;
   return checked(w, ok);
 }
@@ -278,14 +281,17 @@ al__tar_look(al_tar_t *t) {
   walk_t w = { .t = t };
   /* stat before open: opening a device may do things, and a root that is a link is followed. */
   if (stat(t->host_path, &st) < 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return al_err_set(&t->err, AL_ESOURCE_MISSING, "%s does not exist", t->host_path);
+    if (errno == ENOENT || errno == ENOTDIR)
+      return al_err_set(&t->err, AL_ESOURCE_MISSING, "%s does not exist", t->host_path);
     return unreadable(&w, errno);
   }
-  if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return refuse(&w, AL_ESOURCE_UNSUPPORTED, "is neither a file nor a directory");
+  if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+    return refuse(&w, AL_ESOURCE_UNSUPPORTED, "is neither a file nor a directory");
   t->is_dir = S_ISDIR(st.st_mode);
   t->fd = open(t->host_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY | (t->is_dir ? O_DIRECTORY : 0));
   if (t->fd < 0 || fstat(t->fd, &st) < 0) return unreadable(&w, errno);
-  if (t->is_dir ? !S_ISDIR(st.st_mode) : !S_ISREG(st.st_mode)) return refuse(&w, AL_ESOURCE_UNREADABLE, "it changed while it was opened");
+  if (t->is_dir ? !S_ISDIR(st.st_mode) : !S_ISREG(st.st_mode))
+    return refuse(&w, AL_ESOURCE_UNREADABLE, "it changed while it was opened");
   return 0;
 }
 

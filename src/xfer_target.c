@@ -24,7 +24,8 @@
 
 static int
 refuse(al_target_t *t, const char *what, const char *name) {
-  return al_err_set(&t->err, AL_EHOST_PATH_REFUSED, "the target %s is refused: %s%s%s", t->path, name ? name : "", name ? " " : "", what);
+  return al_err_set(&t->err, AL_EHOST_PATH_REFUSED, "the target %s is refused: %s%s%s", t->path, name ? name : "",
+    name ? " " : "", what);
 }
 
 static int
@@ -63,7 +64,8 @@ split(al_target_t *t, const char *path) {
   for (const char *p = path; *p;) {
     while (*p == '/') p++;
     size_t k = strcspn(p, "/");
-    if ((k == 1 && p[0] == '.') || (k == 2 && p[0] == '.' && p[1] == '.')) return refuse(t, "it has a `.` or `..` component", NULL);
+    if ((k == 1 && p[0] == '.') || (k == 2 && p[0] == '.' && p[1] == '.'))
+      return refuse(t, "it has a `.` or `..` component", NULL);
     if (al_is_dotgit(p, k)) return refuse(t, "it leads into a .git", NULL);
     t->path[n++] = '/';
     memmove(t->path + n, p, k);
@@ -140,7 +142,8 @@ step(al_target_t *t, const char *name) {
   }
   if (fd < 0) {
     int error = errno;
-    return error == ELOOP || error == ENOTDIR ? refuse(t, "is a link or not a directory", name) : failed(t, "opening its directory", error);
+    return error == ELOOP || error == ENOTDIR ? refuse(t, "is a link or not a directory", name)
+                                              : failed(t, "opening its directory", error);
   }
   close(t->dir);
   t->dir = fd;
@@ -150,8 +153,11 @@ step(al_target_t *t, const char *name) {
 static int
 check_place(al_target_t *t, const char *name) {
   struct stat st;
-  if (fstatat(t->dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return errno == ENOENT ? 0 : failed(t, "looking at the target", errno);
-  return S_ISREG(st.st_mode) ? 0 : refuse(t, S_ISDIR(st.st_mode) ? "is a directory" : S_ISLNK(st.st_mode) ? "is a link" : "is not a regular file", name);
+  if (fstatat(t->dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+    return errno == ENOENT ? 0 : failed(t, "looking at the target", errno);
+  if (S_ISREG(st.st_mode)) return 0;
+  if (S_ISDIR(st.st_mode)) return refuse(t, "is a directory", name);
+  return refuse(t, S_ISLNK(st.st_mode) ? "is a link" : "is not a regular file", name);
 }
 
 /* The umask cannot be read without changing it for the whole process; but an empty file that is made with 0666 shows what
@@ -159,11 +165,9 @@ check_place(al_target_t *t, const char *name) {
 static int
 make_tmp(al_target_t *t) {
   for (int i = 0; i < TRIES; i++) {
-    uint8_t r[8];
-    char name[sizeof t->tmp];
-    int rc = al_plat_random(r, sizeof r);
+    char name[AL_TMP_NAME];
+    int rc = al__xfer_tmp_name(name);
     if (rc < 0) return failed(t, "making a temporary name", -rc);
-    snprintf(name, sizeof name, ".agent-lane-%02x%02x%02x%02x%02x%02x%02x%02x.tmp", r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]);
     t->fd = openat(t->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (t->fd < 0 && errno == EEXIST) continue;
     if (t->fd < 0) break;
@@ -216,7 +220,8 @@ al__target_commit(al_target_t *t) {
   if (r < 0) return r;
   if (renameat(t->dir, t->tmp, t->dir, name) < 0) return failed(t, "putting the file in place", errno);
   t->tmp[0] = 0;
-  al_plat_fsync(t->dir); /* the file is in place; a file system that cannot sync a directory is no reason to say it is not */
+  /* The file is in place; a file system that cannot sync a directory is no reason to say that it is not. */
+  al_plat_fsync(t->dir);
   return 0;
 }
 

@@ -135,7 +135,7 @@ rig_dir(rig_t *r) {
 /* The real agent; returns false (and the caller skips) when it has not been built. */
 static inline bool
 rig_agent_start(rig_t *r) {
-  const char *agent = getenv("AGENT_LANE_TEST_AGENT");
+  const char *agent = getenv("AL_AGENT");
   if (!agent) agent = "prebuilds/guest/agent-x86_64";
   memset(r, 0, sizeof *r);
   r->peer = -1;

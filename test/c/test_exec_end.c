@@ -181,6 +181,40 @@ test_exec_close_settles_with_its_reason(void **state) {
   rig_end(&r);
 }
 
+static void
+on_config(void *data, int status, const al_err_t *err) {
+  run_t *u = data;
+  u->done = true;
+  u->err = *err;
+  assert_int_equal(status, err->code);
+}
+
+static void
+on_pong(void *data, int status, uint64_t ns) {
+  run_t *u = data;
+  assert_int_equal(status, 0);
+  assert_true(ns > 0);
+  u->done = true;
+}
+
+static void
+test_exec_agent_takes_its_configuration(void **state) {
+  (void) state;
+  START(r);
+  run_t u = { 0 };
+  char dir[128];
+  snprintf(dir, sizeof dir, "%s/work/tree", r.dir);
+  assert_int_equal(al_chan_config(r.chan, NULL, dir, 0, on_config, &u), 0);
+  rig_wait(&r, &u.done, 5000);
+  if (u.err.code) fail_msg("%s", u.err.msg);
+  assert_int_equal(access(dir, W_OK), 0);
+  u.done = false;
+  assert_int_equal(al_chan_ping(r.chan, on_pong, &u), 0);
+  rig_wait(&r, &u.done, 5000);
+  clear(&u);
+  rig_end(&r);
+}
+
 int
 main(void) {
   const struct CMUnitTest tests[] = {
@@ -192,6 +226,7 @@ main(void) {
     cmocka_unit_test(test_exec_raw_stream_hands_on_both),
     cmocka_unit_test(test_exec_all_settle_when_the_channel_dies),
     cmocka_unit_test(test_exec_close_settles_with_its_reason),
+    cmocka_unit_test(test_exec_agent_takes_its_configuration),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
