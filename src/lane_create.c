@@ -8,6 +8,7 @@
 
 #define RESERVE_MS 45000 /* a place is taken only while a boot can still be expected to finish in time */
 #define ADMIT_POLL_MS 250
+#define TCG_SILENCE_MS 60000
 
 static void
 admit(al_lane_t *lane);
@@ -360,7 +361,8 @@ transport_open(al_transport_t *t, void *data, uv_stream_t *in, uv_stream_t *out)
   al_lane_t *lane = data;
   (void) t;
   static const al_chan_cbs_t cbs = { on_ready, on_chan_closed };
-  al_chan_opts_t opts = { .in = in, .out = out };
+  /* An emulated guest on a busy machine may well be silent for longer than the channel's usual 15 s without being dead. */
+  al_chan_opts_t opts = { .in = in, .out = out, .silence_ms = lane->spec.accel == AL_ACCEL_TCG ? TCG_SILENCE_MS : 0 };
   for (size_t i = 0; i < 32; i++) {
     unsigned byte;
     sscanf(lane->spec.proof + 2 * i, "%2x", &byte);
