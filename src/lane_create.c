@@ -362,7 +362,10 @@ transport_open(al_transport_t *t, void *data, uv_stream_t *in, uv_stream_t *out)
   (void) t;
   static const al_chan_cbs_t cbs = { on_ready, on_chan_closed };
   /* An emulated guest on a busy machine may well be silent for longer than the channel's usual 15 s without being dead. */
-  al_chan_opts_t opts = { .in = in, .out = out, .silence_ms = lane->spec.accel == AL_ACCEL_TCG ? TCG_SILENCE_MS : 0 };
+  int64_t left = left_ms(lane);
+  al_chan_opts_t opts = {
+    .in = in, .out = out, .handshake_ms = left > 0 ? (uint64_t) left : 1, .silence_ms = lane->spec.accel == AL_ACCEL_TCG ? TCG_SILENCE_MS : 0
+  };
   for (size_t i = 0; i < 32; i++) {
     unsigned byte;
     sscanf(lane->spec.proof + 2 * i, "%2x", &byte);
