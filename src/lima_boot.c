@@ -15,15 +15,18 @@
 
 /* Theory of operation. `limactl start` waits for signs that come late, or not at all in a lane, so nobody waits for it. ha.stdout.log
  * gives the ssh port. On Linux the listener on that port must be this lane's QEMU, asked once before the first connection (nobody can
- * bind it while QEMU holds it). The network stack of QEMU accepts before the guest listens and then asks the guest ever more rarely, so
- * only bytes prove anything, and a new try is made every half second. But on a busy machine sshd needs longer than that for its banner,
- * and each try makes it fork: so the try before stays open beside the new one, and the pace slows down with the time that has passed.
- * One timer drives it all; its ticks read a local file of a few lines. */
+ * bind it while QEMU holds it). The network stack of QEMU accepts before the guest listens, so only
+ * bytes prove anything. While the guest has no network a try is stuck (its next packet is seconds away), so a new one is made every half
+ * second. A try that is closed at once was refused by the guest's kernel: from then on the guest answers, so tries follow quickly, and one
+ * that is *not* refused has reached sshd, which may be slow on a busy machine and would only get slower by being asked again: it is waited
+ * for. One timer drives it all; its ticks read a local file of a few lines. */
 
 #define TICK_MS 20
 #define TRIES 2
 #define PACE_MS 500u
 #define PACE_SHARE 12 /* the pace is never less than this part of the time since the first try */
+#define REFUSED_PACE_MS 60
+#define PATIENCE_MS 10000
 #define PEER_MS 40
 #define CHILD_MS (12u * 60 * 1000)
 #define EVENT_LINE_MAX 65536u
@@ -56,7 +59,7 @@ struct al_boot_s {
   uint64_t events_at;
   al_lines_t lines;
   char event_error[300];
-  bool exiting, bad_port;
+  bool exiting, bad_port, refused;
   uint16_t port;
   phase_t phase;
   uint64_t deadline, first_try, next_try; /* next_try: also when the port's owner is asked for again */
@@ -271,7 +274,9 @@ on_banner(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   try_t *t = s->data;
   if (t->b->phase != BANNER || n == 0) return;
   if (n < 0) {
-    close_try(t);
+    t->b->refused = true;
+    t->b->next_try = uv_now(t->b->l->loop) + REFUSED_PACE_MS;
+    close_tries(t->b);
     return;
   }
   size_t room = sizeof t->banner - t->len, take = (size_t) n < room ? (size_t) n : room;
@@ -296,6 +301,9 @@ try_banner(al_boot_t *b, uint64_t now) {
   try_t *t = &b->tries[0];
   for (int i = 1; i < TRIES && t->open; i++) {
     if (!b->tries[i].open || b->tries[i].began < t->began) t = &b->tries[i];
+  }
+  for (int i = 0; i < TRIES; i++) {
+    if (b->refused && b->tries[i].open && now - b->tries[i].began < PATIENCE_MS) return;
   }
   if (t->open) {
     close_try(t);

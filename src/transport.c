@@ -9,9 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#define RUNS_MAX 4
+#define RETRY_MS 300
+#define SSH_FAILED 255 /* ssh's own exit code; nothing of ours ran in the guest, or a signal ended it */
+
 /* Theory of operation. The transport owns both streams, not the process runner: they stay valid until al_transport_close, whatever
  * becomes of the child, so the channel above never holds a stream that is gone. It learns the end as EOF. Before the marker nothing of
- * the child's output is anybody's; from the marker on nothing of it is the transport's. */
+ * the child's output is anybody's; from the marker on nothing of it is the transport's. A busy guest's sshd drops connections while others
+ * are logging in; so a child that ends with ssh's own exit code before the marker is run again, a few times, within the deadline. */
 
 static void
 free_if_over(al_transport_t *t) {
@@ -96,13 +101,47 @@ open_now(al_transport_t *t) {
   t->cbs.on_open(t, t->data, (uv_stream_t *) &t->from, (uv_stream_t *) &t->to);
 }
 
+static uint64_t
+left(const al_transport_t *t) {
+  uint64_t now = uv_now(t->loop);
+  return t->end > now ? t->end - now : 0;
+}
+
 static void
 on_timer(uv_timer_t *timer) {
   al_transport_t *t = timer->data;
   if (t->told || t->closing) return;
-  if (t->err.code) al__transport_fail(t, t->err.code, NULL);
-  else if (t->marker[0]) fail_start(t, AL_ESTART_TIMEOUT, "waited in vain for the lane agent to start in the guest");
-  else open_now(t);
+  if (t->err.code) {
+    al__transport_fail(t, t->err.code, NULL);
+  } else if (t->retrying) {
+    t->retrying = false;
+    int rc = t->again(t);
+    if (rc) al__transport_fail(t, rc, NULL);
+  } else if (t->marker[0]) {
+    fail_start(t, AL_ESTART_TIMEOUT, "waited in vain for the lane agent to start in the guest");
+  } else {
+    open_now(t);
+  }
+}
+
+static void
+close_handle(al_transport_t *t, uv_handle_t *h);
+
+/* The child has ended before its marker, and its output too. */
+static void
+ended_early(al_transport_t *t) {
+  char how[160];
+  if (t->again && t->proc.exit_code == SSH_FAILED && t->proc.term_signal == 0 && t->runs < RUNS_MAX && left(t) > RETRY_MS) {
+    t->retrying = true;
+    uv_timer_stop(&t->timer);
+    al_proc_deinit(&t->proc);
+    al_buf_deinit(&t->preface);
+    close_handle(t, (uv_handle_t *) &t->to);
+    close_handle(t, (uv_handle_t *) &t->from);
+    return;
+  }
+  snprintf(how, sizeof how, "the lane agent did not start in the guest (exit code %d, signal %d)", (int) t->proc.exit_code, t->proc.term_signal);
+  fail_start(t, AL_ESTART_FAILED, how);
 }
 
 int
@@ -124,7 +163,7 @@ on_preface(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   if (n < 0) { /* the reason is on stderr; on_proc_done reads it when the child has ended */
     uv_read_stop(s);
     t->reads = false;
-    if (!t->proc_runs) fail_start(t, AL_ESTART_FAILED, "the lane agent did not start in the guest");
+    if (!t->proc_runs) ended_early(t);
     return;
   }
   if (al_buf_append(&t->preface, buf->base, (size_t) n) != 0) {
@@ -151,11 +190,14 @@ on_proc_done(al_proc_t *p, int status) {
     free_if_over(t);
     return;
   }
-  if (t->told || (t->marker[0] && t->reads)) return; /* bytes, or EOF, are still to be read from the stream */
-  char how[160];
-  if (status != 0) snprintf(how, sizeof how, "the transport's program could not be run: %s", uv_strerror(status));
-  else snprintf(how, sizeof how, "the lane agent did not start in the guest (exit code %d, signal %d)", (int) p->exit_code, p->term_signal);
-  if (status != 0 || t->marker[0]) fail_start(t, AL_ESTART_FAILED, how);
+  if (t->told) return;
+  if (status != 0) {
+    char how[160];
+    snprintf(how, sizeof how, "the transport's program could not be run: %s", uv_strerror(status));
+    fail_start(t, AL_ESTART_FAILED, how);
+  } else if (t->marker[0] && !t->reads) {
+    ended_early(t); /* else bytes, or EOF, are still to be read from the stream */
+  }
 }
 
 /* One socket pair: *fd is the child's end, the other becomes `mine`. */
@@ -191,6 +233,8 @@ al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *fir
   rc = al_proc_start(t->loop, &t->proc, &o, on_proc_done);
   if (rc) return rc;
   t->proc_runs = true;
+  t->end = uv_now(t->loop) + deadline_ms;
+  t->runs++;
   snprintf(t->marker, sizeof t->marker, "%s", marker ? marker : "");
   if (marker) {
     uv_buf_t b = uv_buf_init((char *) (uintptr_t) first, (unsigned) first_len);
@@ -206,6 +250,7 @@ static void
 on_handle_closed(uv_handle_t *h) {
   al_transport_t *t = h->data;
   t->handles--;
+  if (t->retrying && !t->closing && t->handles == 1) uv_timer_start(&t->timer, on_timer, RETRY_MS, 0); /* only the timer is left */
   free_if_over(t);
 }
 

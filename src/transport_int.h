@@ -15,7 +15,10 @@ struct al_transport_s {
   void *data;
   void (*release)(al_transport_t *t); /* frees what the kind of transport owns; the block itself is freed by the caller of it */
   al_proc_t proc;
-  bool proc_runs, job_runs, told, reads, closing;
+  bool proc_runs, job_runs, told, reads, retrying, closing;
+  int (*again)(al_transport_t *t); /* makes another run after ssh itself failed; NULL: one try only */
+  int runs;
+  uint64_t end; /* of the deadline */
   int handles; /* initialised and not closed yet */
   uv_pipe_t to, from;
   al_job_t job;

@@ -25,7 +25,7 @@ typedef struct shell_s {
   al_lima_t *l;
   const char *agent_path; /* of the lane's architecture */
   char name[AL_NAME_LEN + 1];
-  uint64_t deadline_ms;
+  uint64_t end; /* of the deadline */
   char *agent;
   size_t agent_len;
   char token[33];
@@ -46,7 +46,9 @@ load(al_job_t *job) {
 }
 
 static int
-start(shell_t *s) {
+start(al_transport_t *t) {
+  shell_t *s = (shell_t *) t;
+  uint64_t now = uv_now(t->loop);
   char script[512], marker[64];
   al_lima_t *l = s->l;
   snprintf(script, sizeof script, BOOTSTRAP, s->agent_len, MARKER, s->token);
@@ -55,7 +57,7 @@ start(shell_t *s) {
   char **env = al__lima_env(l, NULL);
   if (!env) return -ENOMEM;
   al_proc_opts_t o = {.file = l->limactl, .argv = argv, .env = (const char *const *) env, .cwd = l->home->run, .in = AL_PROC_PIPE, .out = AL_PROC_PIPE, .stderr_fd = -1};
-  int rc = al__transport_run(&s->t, &o, s->agent, s->agent_len, marker, s->deadline_ms);
+  int rc = al__transport_run(&s->t, &o, s->agent, s->agent_len, marker, s->end > now ? s->end - now : 1);
   al__lima_strv_free(env);
   return rc;
 }
@@ -64,7 +66,7 @@ static void
 loaded(al_job_t *job, int status) {
   shell_t *s = job->data;
   if (!al__transport_job_ended(&s->t)) return;
-  if (status == 0) status = start(s);
+  if (status == 0) status = start(&s->t);
   if (status != 0) al__transport_fail(&s->t, status, NULL);
 }
 
@@ -81,7 +83,9 @@ al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_m
   if (!s) return -ENOMEM;
   al__transport_init(&s->t, l->loop, cbs, data, release);
   s->l = l;
-  s->deadline_ms = deadline_ms;
+  uv_update_time(l->loop);
+  s->end = uv_now(l->loop) + deadline_ms;
+  s->t.again = start;
   s->agent_path = l->agent[strcmp(spec->image.arch, "aarch64") == 0 ? 1 : 0];
   snprintf(s->name, sizeof s->name, "%s", spec->name);
   al__transport_job(&s->t, l->io, load, loaded);
