@@ -4,7 +4,8 @@ import { defineConfig } from "vitest/config";
 
 export default defineConfig({
   test: {
-    include: ["test/ts/**/*.test.ts"],
+    dir: "test/ts",
+    include: ["**/*.test.ts"],
     globalSetup: ["test/ts/support/setup.ts"],
     pool: "forks",
     maxWorkers: 2,
