@@ -104,7 +104,7 @@ function spec(name: OptionName, rule: Rule, dflt: number | string | boolean | un
   let bounds = words.bounds;
   if (bounds === undefined) {
     if ("min" in rule) bounds = `${rule.min}–${rule.max}`;
-    else if (rule.kind === "choice") bounds = rule.values.map((v) => `"${v}"`).join(" or ");
+    else if (rule.kind === "choice") bounds = rule.values.map((v) => `\`"${v}"\``).join(" or ");
     else bounds = rule.kind;
   }
   return { name, rule, default: dflt, defaultText: words.dflt ?? String(dflt), boundsText: bounds, doc: words.doc };
@@ -120,29 +120,30 @@ export const OPTIONS: readonly OptionSpec[] = [
   spec("timeoutMinutes", int(1, 1440), 60, { doc: "lifetime; then the lane is destroyed, whatever runs in it" }),
   spec("startTimeoutSeconds", int(5, 600), 110, {
     bounds: `5–600; a warning above ${START_TIMEOUT_ADVISED}`,
-    doc: "time to become ready, waiting for a place included (Sandcastle gives up at 120)",
+    doc: "time to become ready, waiting for a place included; Sandcastle gives up at 120",
   }),
   spec("syncInTimeoutSeconds", int(10, 3600), 150, { doc: "a lane into which Sandcastle copied no repository by then is closed" }),
   spec("maxCopyOutBytes", int(1, 4 * GIB), 256 * MIB, { dflt: "256 MiB", bounds: "1 B–4 GiB", doc: "largest file that may be copied out, in bytes" }),
   spec("maxConcurrentVms", int(1, 32), 2, { doc: "VMs that may run at a time, over all processes of this user" }),
   spec("worktreePath", { kind: "guest path" }, "/home/agent/workspace", {
+    dflt: "`/home/agent/workspace`",
     bounds: "absolute, normalised",
     doc: "the worktree in the guest; its parent is made and owned by `agent`",
   }),
-  spec("guestSudo", { kind: "boolean" }, true, { doc: "whether `agent` may use sudo in the guest" }),
-  spec("network", { kind: "choice", values: ["open", "none"] }, "open", { doc: "whether the guest reaches the network; \"none\" needs QEMU" }),
-  spec("accelerator", { kind: "choice", values: ["auto", "tcg"] }, "auto", { doc: "hardware acceleration where it is proven to work, or emulation" }),
+  spec("guestSudo", { kind: "boolean" }, true, { bounds: "true or false", doc: "whether `agent` may use sudo in the guest: the VM is the boundary, not the user" }),
+  spec("network", { kind: "choice", values: ["open", "none"] }, "open", { dflt: "`\"open\"`", doc: "whether the guest reaches the network; `\"none\"` needs QEMU" }),
+  spec("accelerator", { kind: "choice", values: ["auto", "tcg"] }, "auto", { dflt: "`\"auto\"`", doc: "`\"auto\"`: KVM only after it has been proven to boot; `\"tcg\"`: emulation" }),
   spec("image", { kind: "name" }, undefined, { dflt: "the newest", bounds: "name, id or absolute path", doc: "guest image, see `agent-lane image ls`" }),
   spec("limactlPath", { kind: "host path" }, undefined, { dflt: "`AGENT_LANE_LIMACTL`, else PATH", bounds: "absolute path", doc: "limactl 2.2.0 or newer" }),
-  spec("allowUnknownLima", { kind: "boolean" }, false, { doc: "accept a limactl whose version cannot be read" }),
+  spec("allowUnknownLima", { kind: "boolean" }, false, { bounds: "true or false", doc: "accept a limactl whose version cannot be read, such as one you built yourself" }),
   spec("home", { kind: "host path" }, undefined, { dflt: "`AGENT_LANE_HOME`, else `~/.agent-lane`", bounds: "absolute path", doc: "Agent Lane's own directory" }),
-  spec("env", { kind: "environment" }, undefined, { dflt: "{}", bounds: "names → texts", doc: "environment of every command; Sandcastle's variables win" }),
+  spec("env", { kind: "environment" }, undefined, { dflt: "`{}`", bounds: "names and texts", doc: "environment of every command; Sandcastle's variables win; never on a command line, never on a disk" }),
   spec("copyOutRoot", { kind: "host path" }, undefined, {
     dflt: "nearest ancestor with `.git`",
     bounds: "absolute path",
     doc: "host directory below which `copyFileOut` may write",
   }),
-  spec("onEvent", { kind: "function" }, undefined, { dflt: "none", doc: "told about the lane's life" }),
+  spec("onEvent", { kind: "function" }, undefined, { dflt: "none", bounds: "function", doc: "told about the lane's life" }),
 ];
 
 /** "a string", "an array", "the number 3", for messages; never the value of a text, which may be a secret. */
