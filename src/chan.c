@@ -22,6 +22,22 @@ al_chan_loop(al_chan_t *c) {
   return c->loop;
 }
 
+void
+al_chan_watch(al_chan_t *c, al_chan_watch_t *w) {
+  w->next = c->watches;
+  if (w->next) w->next->at = &w->next;
+  w->at = &c->watches;
+  c->watches = w;
+}
+
+void
+al_chan_unwatch(al_chan_watch_t *w) {
+  if (!w->at) return;
+  *w->at = w->next;
+  if (w->next) w->next->at = w->at;
+  w->at = NULL;
+}
+
 /* The optimiser may not drop these stores. */
 static void
 wipe(uint8_t *p, size_t n) {
@@ -90,6 +106,11 @@ end_everything(al_chan_t *c) {
       s->exit.err = c->why;
     }
     al__stream_finish(s);
+  }
+  while (c->watches) {
+    al_chan_watch_t *w = c->watches;
+    al_chan_unwatch(w);
+    w->cb(w, &c->why);
   }
   if (c->config_cb) {
     void (*cb)(void *, int, const al_err_t *) = c->config_cb;

@@ -66,6 +66,18 @@ void
 al_chan_close(al_chan_t *c, const al_err_t *why);
 uv_loop_t *
 al_chan_loop(al_chan_t *c);
+
+/* For what outlives its stream and must not outlive the channel: cb comes once, after every stream's on_exit and before
+ * on_closed, unless unwatched before. Embedded in the caller's memory. */
+typedef struct al_chan_watch_s {
+  void (*cb)(struct al_chan_watch_s *w, const al_err_t *why);
+  struct al_chan_watch_s *next, **at; /* private */
+} al_chan_watch_t;
+void
+al_chan_watch(al_chan_t *c, al_chan_watch_t *w);
+void
+al_chan_unwatch(al_chan_watch_t *w); /* no-op when it is not watched any more */
+
 /* After on_ready, once. cb: 0 or error, exactly once. -EINVAL too early or twice, AL_ECHANNEL_CLOSED, -ENOMEM. */
 int
 al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t flags, void (*cb)(void *data, int status, const al_err_t *err), void *data);

@@ -86,6 +86,7 @@ struct al_chan_s {
   al_stream_t *streams[AL_STREAMS_MAX];
   unsigned nstreams, next;
   uint32_t last_id;
+  al_chan_watch_t *watches;
 };
 
 typedef struct al_sub_s {

@@ -5,6 +5,7 @@
 #include "mem.h"
 #include "tail.h"
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 
 #define INPUT_CHUNK 65536u
@@ -32,6 +33,7 @@ struct al_exec_s {
   al_taken_t taken[AL_SUBS];
   al_exec_result_t result;
   al_err_t err;
+  al_chan_watch_t watch; /* one whose lines nobody takes must not outlive the channel */
   uv_timer_t handle; /* never started: closing it is how on_done gets to the loop */
 };
 
@@ -86,6 +88,7 @@ settle(al_exec_t *e) {
   if (!e->ended || e->settling) return;
   if (!e->err.code && (e->taken[AL_SUB_STDOUT].handed > 0 || e->taken[AL_SUB_STDERR].handed > 0)) return;
   e->settling = true;
+  al_chan_unwatch(&e->watch);
   uv_close((uv_handle_t *) &e->handle, on_handle_closed);
 }
 
@@ -219,6 +222,13 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *x) {
   settle(e);
 }
 
+static void
+on_chan_end(al_chan_watch_t *w, const al_err_t *why) {
+  al_exec_t *e = (al_exec_t *) (void *) ((char *) w - offsetof(al_exec_t, watch));
+  if (!e->err.code) e->err = *why;
+  settle(e);
+}
+
 int
 al_exec_start(
   al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err) {
@@ -249,6 +259,8 @@ al_exec_start(
   }
   uv_timer_init(al_chan_loop(c), &e->handle);
   e->handle.data = e;
+  e->watch.cb = on_chan_end;
+  al_chan_watch(c, &e->watch);
   pump(e);
   *out = e;
   return 0;

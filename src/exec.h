@@ -39,7 +39,7 @@ typedef struct al_exec_cbs_s {
   void (*on_drain)(al_exec_t *e, void *data); /* opts.input_open: al_exec_write went above 64 KiB and is below again; may be NULL */
   /* Last, exactly once; err->code 0 = result valid, whatever the exit code. The exec's memory is gone after it. A result comes only
    * after everything handed on has been given back by al_exec_taken, so that no line can come after it; an error does not
-   * wait. A command that could not be started is AL_EEXEC_FAILED with the guest's words. */
+   * wait, and the channel's end is one. A command that could not be started is AL_EEXEC_FAILED with the guest's words. */
   void (*on_done)(al_exec_t *e, void *data, al_exec_result_t *result, const al_err_t *err);
 } al_exec_cbs_t;
 

@@ -142,15 +142,20 @@ static void
 test_exec_all_settle_when_the_channel_dies(void **state) {
   (void) state;
   START(r);
-  static run_t u[5];
+  static run_t u[6];
   memset(u, 0, sizeof u);
+  u[5].hold = true; /* one that has ended, but whose line nobody takes */
+  start(&r, &u[5], "echo one", (al_exec_opts_t){ .lines = true });
+  rig_idle(&r, 300);
+  assert_string_equal(u[5].lines, "one\n");
   for (int i = 0; i < 5; i++) start(&r, &u[i], i % 2 ? "yes" : "sleep 100", (al_exec_opts_t){ .lines = i % 2 });
   u[3].hold = true; /* one whose lines nobody takes */
   rig_idle(&r, 100);
+  assert_false(u[5].done);
   kill(r.agent, SIGKILL);
   rig_wait(&r, &r.closed, 5000);
   assert_int_equal(r.why.code, AL_ECHANNEL_CLOSED);
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < 6; i++) {
     rig_wait(&r, &u[i].done, 1000);
     assert_int_equal(u[i].err.code, AL_ECHANNEL_CLOSED);
     clear(&u[i]);
