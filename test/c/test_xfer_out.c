@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of copying out, against the real lane agent on this machine: roots, links, refusals, cancelling. */
+#include "peer_test.h"
 #include "xfer_test.h"
 
 static void
@@ -184,6 +185,34 @@ test_xfer_out_cancel_leaves_the_target(void **state) {
   rig_end(&r);
 }
 
+/* A guest that says it sent more, or less, or that the file's end was an error, has not sent the file. */
+static void
+test_xfer_out_believes_no_length(void **state) {
+  (void) state;
+  for (int how = 0; how < 3; how++) {
+    rig_t r;
+    al_frame_t f;
+    al_xfer_t *x;
+    outcome_t o = { 0 };
+    uint8_t end[24] = { 0 };
+    peer_ready(&r, NULL);
+    rig_dir(&r);
+    sh(&r, "printf old > target");
+    assert_int_equal(al_xfer_out(r.chan, "/f", path(&r, "target"), NULL, 0, on_xfer, &o, &x, &o.err), 0);
+    expect(&r, &f, AL_F_READ);
+    put(&r, 1, AL_F_DATA, 1, "abc", 3);
+    put(&r, 1, AL_F_END, 1, NULL, 0);
+    al_put32(end + 4, how == 2 ? 1 : 0);
+    al_put64(end + 16, how == 0 ? 4 : how == 1 ? 2 : 3);
+    put(&r, 1, AL_F_EXIT, 0, end, sizeof end);
+    rig_wait(&r, &o.done, 2000);
+    assert_fails(&o, AL_ECOPY_OUT_FAILED, "incomplete");
+    sh(&r, "test \"$(cat target)\" = old");
+    assert_int_equal(leftovers(r.dir), 0);
+    rig_end(&r);
+  }
+}
+
 int
 main(void) {
   const struct CMUnitTest tests[] = {
@@ -195,6 +224,7 @@ main(void) {
     cmocka_unit_test(test_xfer_out_link_race_writes_nothing_outside),
     cmocka_unit_test(test_xfer_out_disk_failure_leaves_the_target),
     cmocka_unit_test(test_xfer_out_cancel_leaves_the_target),
+    cmocka_unit_test(test_xfer_out_believes_no_length),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
