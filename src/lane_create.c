@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define RESERVE_MS 45000 /* a place is taken only while a boot can still be expected to finish in time */
 #define ADMIT_POLL_MS 250
@@ -465,6 +466,8 @@ al_do_create(al_engine_t *e, al_request_t *r) {
   lane->state = -1;
   lane->begun_ms = al_plat_mono_ms();
   int rc = read_options(lane, r->params, &err);
+  /* Before the home is touched: root would leave one of its own behind. */
+  if (!rc && geteuid() == 0) rc = al_err_set(&err, AL_ELIMA_ROOT, "this process runs as root and limactl refuses root");
   if (!rc) rc = al_site_get(e, r->params, &lane->site, &err);
   if (!rc) rc = al_site_lima(lane->site, r->params, &lane->driver, &err);
   if (!rc && lane->spec.network == AL_NETWORK_NONE && strcmp(lane->driver->lima.vm_type, "qemu"))
