@@ -27,7 +27,11 @@ export interface Request<T> {
 const LAST_ANSWERS_MS = 10;
 
 function interrupted(): LaneError {
-  return new LaneError({ code: "INTERRUPTED", message: "this process is ending and its lanes were closed", cure: "The process was asked to stop; start again." });
+  return new LaneError({
+    code: "INTERRUPTED",
+    message: "this process is ending and its lanes were closed",
+    cure: "The process was asked to stop; start again.",
+  });
 }
 
 export class Engine {
@@ -57,7 +61,11 @@ export class Engine {
   }
 
   /** Posts a request. Throws the binding's TypeError when a parameter cannot cross the border. */
-  start<T = unknown>(op: string, params: { readonly [key: string]: NativeValue }, hooks: RequestHooks = {}): Request<T> {
+  start<T = unknown>(
+    op: string,
+    params: { readonly [key: string]: NativeValue },
+    hooks: RequestHooks = {},
+  ): Request<T> {
     const engine = this.#native;
     if (engine === undefined) return { id: 0, done: Promise.reject(interrupted()) };
     const id = this.#nextId();
@@ -112,7 +120,10 @@ export class Engine {
         this.#handle(event);
       } catch (error) {
         // A hook of ours threw: a bug, but the other events of the batch must still be handled.
-        process.emitWarning(`event "${event.type}": ${error instanceof Error ? error.message : String(error)}`, "AgentLaneWarning");
+        process.emitWarning(
+          `event "${event.type}": ${error instanceof Error ? error.message : String(error)}`,
+          "AgentLaneWarning",
+        );
       }
     }
   }
@@ -131,7 +142,9 @@ export class Engine {
         break;
       case "error":
         this.#pending.delete(event.id);
-        pending.reject(fromNative(event.error ?? { code: "INTERNAL", message: "an error without a description", cure: "" }));
+        pending.reject(
+          fromNative(event.error ?? { code: "INTERNAL", message: "an error without a description", cure: "" }),
+        );
         break;
       case "lines":
         pending.hooks.onLines?.(event.value as Buffer);

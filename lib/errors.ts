@@ -121,7 +121,12 @@ export function asLaneError(thrown: unknown): LaneError {
   if (thrown instanceof LaneError) return thrown;
   const message = thrown instanceof Error ? thrown.message : String(thrown);
   if (thrown instanceof TypeError) return badOption(message, thrown);
-  return new LaneError({ code: "INTERNAL", message, cure: "This is a bug in Agent Lane; please report it with the message.", cause: thrown });
+  return new LaneError({
+    code: "INTERNAL",
+    message,
+    cure: "This is a bug in Agent Lane; please report it with the message.",
+    cause: thrown,
+  });
 }
 
 export function badOption(message: string, cause?: unknown): LaneError {

@@ -53,6 +53,9 @@ export function tell(listener: ((event: LaneEvent) => void) | undefined, event: 
   try {
     listener(event);
   } catch (error) {
-    process.emitWarning(`onEvent threw for "${event.type}": ${error instanceof Error ? error.message : String(error)}`, "AgentLaneWarning");
+    process.emitWarning(
+      `onEvent threw for "${event.type}": ${error instanceof Error ? error.message : String(error)}`,
+      "AgentLaneWarning",
+    );
   }
 }

@@ -19,7 +19,8 @@ const OURS = Symbol.for("agent-lane.signal");
 /** Listeners of the widespread package signal-exit, which also gives way to any other listener: waiting for it would be a deadlock. */
 function signalExitListeners(): number {
   const v3 = (process as { __signal_exit_emitter__?: { count?: number } }).__signal_exit_emitter__?.count;
-  const v4 = (globalThis as { [key: symbol]: { count?: number } | undefined })[Symbol.for("signal-exit emitter")]?.count;
+  const v4 = (globalThis as { [key: symbol]: { count?: number } | undefined })[Symbol.for("signal-exit emitter")]
+    ?.count;
   return (v3 ?? 0) + (v4 ?? 0);
 }
 

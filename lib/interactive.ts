@@ -71,7 +71,8 @@ class Input {
   }
 
   async #send(data: Uint8Array): Promise<void> {
-    for (let at = 0; at < data.length && !this.#stopped; at += WRITE_MAX) await this.#write(data.subarray(at, at + WRITE_MAX), false);
+    for (let at = 0; at < data.length && !this.#stopped; at += WRITE_MAX)
+      await this.#write(data.subarray(at, at + WRITE_MAX), false);
     if (!this.#stopped && !this.#ended) this.#stream.resume();
   }
 
@@ -131,7 +132,12 @@ function isTty(stream: unknown): boolean {
 }
 
 /** Runs the command on the caller's streams. `closed` tells whether the lane is going away: then nothing waits for slow readers. */
-export async function interact(engine: Engine, command: Command, streams: InteractiveOptions, closed: () => boolean): Promise<{ exitCode: number }> {
+export async function interact(
+  engine: Engine,
+  command: Command,
+  streams: InteractiveOptions,
+  closed: () => boolean,
+): Promise<{ exitCode: number }> {
   if (isTty(streams.stdin)) {
     throw new LaneError({
       code: "TTY_UNSUPPORTED",

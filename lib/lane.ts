@@ -45,7 +45,8 @@ export interface NativeLane {
 }
 
 function checkText(name: string, value: unknown): asserts value is string {
-  if (typeof value !== "string") throw badOption(`${name} must be a string, not ${value === null ? "null" : typeof value}`);
+  if (typeof value !== "string")
+    throw badOption(`${name} must be a string, not ${value === null ? "null" : typeof value}`);
   if (value.includes("\0")) throw badOption(`${name} contains a NUL character`);
 }
 
@@ -58,9 +59,12 @@ export function checkCwd(cwd: unknown): void {
 function checkExec(command: unknown, options: ExecOptions): void {
   checkText("command", command);
   checkCwd(options.cwd);
-  if (options.stdin !== undefined && typeof options.stdin !== "string") throw badOption(`stdin must be a string, not ${typeof options.stdin}`);
-  if (options.onLine !== undefined && typeof options.onLine !== "function") throw badOption(`onLine must be a function, not ${typeof options.onLine}`);
-  if (options.sudo !== undefined && typeof options.sudo !== "boolean") throw badOption(`sudo must be true or false, not ${typeof options.sudo}`);
+  if (options.stdin !== undefined && typeof options.stdin !== "string")
+    throw badOption(`stdin must be a string, not ${typeof options.stdin}`);
+  if (options.onLine !== undefined && typeof options.onLine !== "function")
+    throw badOption(`onLine must be a function, not ${typeof options.onLine}`);
+  if (options.sudo !== undefined && typeof options.sudo !== "boolean")
+    throw badOption(`sudo must be true or false, not ${typeof options.sudo}`);
 }
 
 export class Lane {
@@ -107,7 +111,10 @@ export class Lane {
       new LineSink(
         onLine,
         () => this.#closing !== undefined,
-        () => void engine.request("cancel", { exec: id, code: "CALLBACK_THREW", message: "onLine threw" }).catch(() => undefined),
+        () =>
+          void engine
+            .request("cancel", { exec: id, code: "CALLBACK_THREW", message: "onLine threw" })
+            .catch(() => undefined),
       );
     const request = engine.start<NativeExecResult>(
       "exec",
@@ -133,7 +140,12 @@ export class Lane {
     const threw = this.#threw(sink);
     if (threw !== undefined) throw threw;
     this.#watchSyncIn(command, options, result);
-    if (sink === undefined) return { stdout: result.stdout.toString("utf8"), stderr: tailText(result.stderr, result.stderrDropped), exitCode: result.exitCode };
+    if (sink === undefined)
+      return {
+        stdout: result.stdout.toString("utf8"),
+        stderr: tailText(result.stderr, result.stderrDropped),
+        exitCode: result.exitCode,
+      };
     const stdout = tailText(result.stdout, result.stdoutDropped).replace(/\r?\n$/, "");
     return { stdout, stderr: tailText(result.stderr, result.stderrDropped), exitCode: result.exitCode };
   }
@@ -143,18 +155,28 @@ export class Lane {
    * Rejects with TTY_UNSUPPORTED when stdin is a terminal.
    */
   async interactiveExec(args: string[], options: InteractiveOptions): Promise<{ exitCode: number }> {
-    if (!Array.isArray(args) || args.length === 0) throw badOption("args must be an array with the program's name first");
+    if (!Array.isArray(args) || args.length === 0)
+      throw badOption("args must be an array with the program's name first");
     args.forEach((arg, i) => checkText(`args[${i}]`, arg));
     checkCwd(options.cwd);
     const engine = this.#open("interactiveExec");
-    return interact(engine, { lane: this.name, argv: args, cwd: options.cwd ?? this.worktreePath }, options, () => this.closed);
+    return interact(
+      engine,
+      { lane: this.name, argv: args, cwd: options.cwd ?? this.worktreePath },
+      options,
+      () => this.closed,
+    );
   }
 
   /** Copies a host file, or the contents of a host directory, *as* `sandboxPath` (absolute); parents are made, directories merged. */
   async copyIn(hostPath: string, sandboxPath: string): Promise<void> {
     checkText("hostPath", hostPath);
     checkText("sandboxPath", sandboxPath);
-    await this.#open("copyIn").request("copyIn", { lane: this.name, hostPath: resolve(hostPath), guestPath: sandboxPath });
+    await this.#open("copyIn").request("copyIn", {
+      lane: this.name,
+      hostPath: resolve(hostPath),
+      guestPath: sandboxPath,
+    });
   }
 
   /** Copies one regular file of the guest to the host: whole or not at all, at most `maxCopyOutBytes`, through no link. */
@@ -162,7 +184,13 @@ export class Lane {
     checkText("sandboxPath", sandboxPath);
     checkText("hostPath", hostPath);
     const { maxCopyOutBytes: maxBytes, copyOutRoot: root } = this.#options;
-    await this.#open("copyFileOut").request("copyOut", { lane: this.name, guestPath: sandboxPath, hostPath: resolve(hostPath), maxBytes, root });
+    await this.#open("copyFileOut").request("copyOut", {
+      lane: this.name,
+      guestPath: sandboxPath,
+      hostPath: resolve(hostPath),
+      maxBytes,
+      root,
+    });
   }
 
   /** Round trip to the guest's lane agent, in nanoseconds. */
@@ -189,7 +217,10 @@ export class Lane {
       // Interrupted: the whole process ends, and the engine's own close has this lane in its hands.
       if (error.code !== "INTERRUPTED" && error.code !== "NO_SUCH_LANE") {
         tell(this.#options.onEvent, { type: "close-failed", lane: this.name, error });
-        process.emitWarning(`${this.name}: ${error.message} ${error.cure}`, { type: "AgentLaneWarning", code: error.code });
+        process.emitWarning(`${this.name}: ${error.message} ${error.cure}`, {
+          type: "AgentLaneWarning",
+          code: error.code,
+        });
       }
     } finally {
       this.#release();

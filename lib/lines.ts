@@ -24,7 +24,7 @@ export class LineSink {
   /** Whole lines, each ended by a newline. */
   deliver(data: Buffer): void {
     const text = data.toString("utf8");
-    for (let from = 0; from < text.length; ) {
+    for (let from = 0; from < text.length;) {
       if (this.thrown !== undefined || this.#stopped()) return;
       let end = text.indexOf("\n", from);
       if (end < 0) end = text.length;

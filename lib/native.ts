@@ -57,11 +57,14 @@ interface Failure {
 }
 
 function text(error: unknown): string {
-  return error instanceof Error ? error.message.split("\n", 1)[0] ?? "" : String(error);
+  return error instanceof Error ? (error.message.split("\n", 1)[0] ?? "") : String(error);
 }
 
 /** Advice by cause: what failed decides what helps. */
-export function adviceFor(failures: readonly Failure[], platform = `${process.platform}-${process.arch}`): { message: string; cure: string } {
+export function adviceFor(
+  failures: readonly Failure[],
+  platform = `${process.platform}-${process.arch}`,
+): { message: string; cure: string } {
   const rebuild = "Run `npm run build:native` in a checkout of Agent Lane on this machine.";
   if (failures.length === 0) {
     const supported = /^(linux|darwin)-(x64|arm64)$/.test(platform);
@@ -82,10 +85,18 @@ export function adviceFor(failures: readonly Failure[], platform = `${process.pl
     };
   }
   const glibc = /version `(GLIBC(?:XX)?_[\d.]+)' not found/.exec(all)?.[1];
-  if (glibc !== undefined) return { message, cure: `This system's C library is older than ${glibc}. Use a newer distribution, or: ${rebuild}` };
-  if (/musl|ld-linux|__\w+_chk: symbol not found/.test(all)) return { message, cure: `The addon is for glibc and this Node is for musl. ${rebuild}` };
+  if (glibc !== undefined)
+    return {
+      message,
+      cure: `This system's C library is older than ${glibc}. Use a newer distribution, or: ${rebuild}`,
+    };
+  if (/musl|ld-linux|__\w+_chk: symbol not found/.test(all))
+    return { message, cure: `The addon is for glibc and this Node is for musl. ${rebuild}` };
   if (/invalid ELF header|wrong architecture|incompatible architecture|mach-o|Exec format/i.test(all))
-    return { message, cure: `The addon is for another platform than ${platform}: node_modules was copied from elsewhere. Install it again on this machine.` };
+    return {
+      message,
+      cure: `The addon is for another platform than ${platform}: node_modules was copied from elsewhere. Install it again on this machine.`,
+    };
   if (codes.includes("EACCES")) return { message, cure: "Make the file readable for this user." };
   return { message, cure: rebuild };
 }

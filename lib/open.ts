@@ -24,7 +24,10 @@ interface OpenOptions {
 }
 
 /** Starts a lane and resolves when it can be used. Rejects with a LaneError after everything of it has been removed again. */
-export async function openLane(options: ResolvedOptions, { env = {}, syncInWatchdog = false, engine = sharedEngine() }: OpenOptions = {}): Promise<Lane> {
+export async function openLane(
+  options: ResolvedOptions,
+  { env = {}, syncInWatchdog = false, engine = sharedEngine() }: OpenOptions = {},
+): Promise<Lane> {
   checkEnv(env, "env");
   const { onEvent, env: ownEnv, copyOutRoot: _root, ...rest } = options;
   if (options.startTimeoutSeconds > START_TIMEOUT_ADVISED) {

@@ -100,7 +100,12 @@ export interface OptionSpec {
   readonly doc: string;
 }
 
-function spec(name: OptionName, rule: Rule, dflt: number | string | boolean | undefined, words: { dflt?: string; bounds?: string; doc: string }): OptionSpec {
+function spec(
+  name: OptionName,
+  rule: Rule,
+  dflt: number | string | boolean | undefined,
+  words: { dflt?: string; bounds?: string; doc: string },
+): OptionSpec {
   let bounds = words.bounds;
   if (bounds === undefined) {
     if ("min" in rule) bounds = `${rule.min}–${rule.max}`;
@@ -116,34 +121,75 @@ const int = (min: number, max: number): NumberRule => ({ kind: "integer", min, m
 export const OPTIONS: readonly OptionSpec[] = [
   spec("cpus", int(1, 64), 4, { doc: "virtual CPUs of the VM" }),
   spec("memoryGiB", { kind: "number", min: 1, max: 256 }, 8, { bounds: "1–256 (number)", doc: "memory of the VM" }),
-  spec("diskGiB", int(1, 2048), 30, { bounds: "image size–2048", doc: "size of the VM's disk, which grows as it is used" }),
+  spec("diskGiB", int(1, 2048), 30, {
+    bounds: "image size–2048",
+    doc: "size of the VM's disk, which grows as it is used",
+  }),
   spec("timeoutMinutes", int(1, 1440), 60, { doc: "lifetime; then the lane is destroyed, whatever runs in it" }),
   spec("startTimeoutSeconds", int(5, 600), 110, {
     bounds: `5–600; a warning above ${START_TIMEOUT_ADVISED}`,
     doc: "time to become ready, waiting for a place included; Sandcastle gives up at 120",
   }),
-  spec("syncInTimeoutSeconds", int(10, 3600), 150, { doc: "a lane into which Sandcastle copied no repository by then is closed" }),
-  spec("maxCopyOutBytes", int(1, 4 * GIB), 256 * MIB, { dflt: "256 MiB", bounds: "1 B–4 GiB", doc: "largest file that may be copied out, in bytes" }),
+  spec("syncInTimeoutSeconds", int(10, 3600), 150, {
+    doc: "a lane into which Sandcastle copied no repository by then is closed",
+  }),
+  spec("maxCopyOutBytes", int(1, 4 * GIB), 256 * MIB, {
+    dflt: "256 MiB",
+    bounds: "1 B–4 GiB",
+    doc: "largest file that may be copied out, in bytes",
+  }),
   spec("maxConcurrentVms", int(1, 32), 2, { doc: "VMs that may run at a time, over all processes of this user" }),
   spec("worktreePath", { kind: "guest path" }, "/home/agent/workspace", {
     dflt: "`/home/agent/workspace`",
     bounds: "absolute, normalised",
     doc: "the worktree in the guest; its parent is made and owned by `agent`",
   }),
-  spec("guestSudo", { kind: "boolean" }, true, { bounds: "true or false", doc: "whether `agent` may use sudo in the guest: the VM is the boundary, not the user" }),
-  spec("network", { kind: "choice", values: ["open", "none"] }, "open", { dflt: "`\"open\"`", doc: "whether the guest reaches the network; `\"none\"` needs QEMU" }),
-  spec("accelerator", { kind: "choice", values: ["auto", "tcg"] }, "auto", { dflt: "`\"auto\"`", doc: "`\"auto\"`: KVM only after it has been proven to boot; `\"tcg\"`: emulation" }),
-  spec("image", { kind: "name" }, undefined, { dflt: "the newest", bounds: "name, id or absolute path", doc: "guest image, see `agent-lane image ls`" }),
-  spec("limactlPath", { kind: "host path" }, undefined, { dflt: "`AGENT_LANE_LIMACTL`, else PATH", bounds: "absolute path", doc: "limactl 2.2.0 or newer" }),
-  spec("allowUnknownLima", { kind: "boolean" }, false, { bounds: "true or false", doc: "accept a limactl whose version cannot be read, such as one you built yourself" }),
-  spec("home", { kind: "host path" }, undefined, { dflt: "`AGENT_LANE_HOME`, else `~/.agent-lane`", bounds: "absolute path", doc: "Agent Lane's own directory" }),
-  spec("env", { kind: "environment" }, undefined, { dflt: "`{}`", bounds: "names and texts", doc: "environment of every command; Sandcastle's variables win; never on a command line, never on a disk" }),
+  spec("guestSudo", { kind: "boolean" }, true, {
+    bounds: "true or false",
+    doc: "whether `agent` may use sudo in the guest: the VM is the boundary, not the user",
+  }),
+  spec("network", { kind: "choice", values: ["open", "none"] }, "open", {
+    dflt: '`"open"`',
+    doc: 'whether the guest reaches the network; `"none"` needs QEMU',
+  }),
+  spec("accelerator", { kind: "choice", values: ["auto", "tcg"] }, "auto", {
+    dflt: '`"auto"`',
+    doc: '`"auto"`: KVM only after it has been proven to boot; `"tcg"`: emulation',
+  }),
+  spec("image", { kind: "name" }, undefined, {
+    dflt: "the newest",
+    bounds: "name, id or absolute path",
+    doc: "guest image, see `agent-lane image ls`",
+  }),
+  spec("limactlPath", { kind: "host path" }, undefined, {
+    dflt: "`AGENT_LANE_LIMACTL`, else PATH",
+    bounds: "absolute path",
+    doc: "limactl 2.2.0 or newer",
+  }),
+  spec("allowUnknownLima", { kind: "boolean" }, false, {
+    bounds: "true or false",
+    doc: "accept a limactl whose version cannot be read, such as one you built yourself",
+  }),
+  spec("home", { kind: "host path" }, undefined, {
+    dflt: "`AGENT_LANE_HOME`, else `~/.agent-lane`",
+    bounds: "absolute path",
+    doc: "Agent Lane's own directory",
+  }),
+  spec("env", { kind: "environment" }, undefined, {
+    dflt: "`{}`",
+    bounds: "names and texts",
+    doc: "environment of every command; Sandcastle's variables win; never on a command line, never on a disk",
+  }),
   spec("copyOutRoot", { kind: "host path" }, undefined, {
     dflt: "nearest ancestor with `.git`",
     bounds: "absolute path",
     doc: "host directory below which `copyFileOut` may write",
   }),
-  spec("onEvent", { kind: "function" }, undefined, { dflt: "none", bounds: "function", doc: "told about the lane's life" }),
+  spec("onEvent", { kind: "function" }, undefined, {
+    dflt: "none",
+    bounds: "function",
+    doc: "told about the lane's life",
+  }),
 ];
 
 /** "a string", "an array", "the number 3", for messages; never the value of a text, which may be a secret. */
@@ -162,26 +208,44 @@ const HOST_TEXT = /[\0\r\n]/;
 const GUEST_CONTROL = /[\0-\x1f\x7f]/;
 
 function checkText(name: string, rule: TextRule, value: unknown): void {
-  const wanted = rule.kind === "name" ? "a name or an absolute path" : rule.kind === "guest path" ? "an absolute, normalised path in the guest" : "an absolute path";
+  const wanted =
+    rule.kind === "name"
+      ? "a name or an absolute path"
+      : rule.kind === "guest path"
+        ? "an absolute, normalised path in the guest"
+        : "an absolute path";
   if (typeof value !== "string") refuse(name, wanted, value);
   if (value === "") refuse(name, wanted, value, "an empty text");
-  if (value.length > TEXT_MAX) refuse(name, `${wanted} of at most ${TEXT_MAX} characters`, value, `one of ${value.length}`);
-  if ((rule.kind === "guest path" ? GUEST_CONTROL : HOST_TEXT).test(value)) refuse(name, wanted, value, "a text with control characters");
+  if (value.length > TEXT_MAX)
+    refuse(name, `${wanted} of at most ${TEXT_MAX} characters`, value, `one of ${value.length}`);
+  if ((rule.kind === "guest path" ? GUEST_CONTROL : HOST_TEXT).test(value))
+    refuse(name, wanted, value, "a text with control characters");
   if (rule.kind === "name") return;
   if (!value.startsWith("/")) refuse(name, wanted, value, `the relative path "${value.slice(0, 80)}"`);
   if (rule.kind === "guest path" && value === "/") refuse(name, "a directory below /", value, "/ itself");
   if (rule.kind === "guest path" && (posix.normalize(value) !== value || value.endsWith("/")))
-    refuse(name, wanted, value, `"${value.slice(0, 80)}" (use "${posix.normalize(value).replace(/(?<=.)\/$/, "").slice(0, 80)}")`);
+    refuse(
+      name,
+      wanted,
+      value,
+      `"${value.slice(0, 80)}" (use "${posix
+        .normalize(value)
+        .replace(/(?<=.)\/$/, "")
+        .slice(0, 80)}")`,
+    );
 }
 
 const ENV_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
 
 /** Throws BAD_OPTION unless every name is a shell identifier and every value a text without NUL. Values are never shown. */
 export function checkEnv(env: unknown, where = "option env"): asserts env is Record<string, string> {
-  if (typeof env !== "object" || env === null || Array.isArray(env)) throw badOption(`${where} must be an object of names and texts, not ${kindOf(env)}`);
+  if (typeof env !== "object" || env === null || Array.isArray(env))
+    throw badOption(`${where} must be an object of names and texts, not ${kindOf(env)}`);
   for (const [name, value] of Object.entries(env)) {
     if (!ENV_NAME.test(name))
-      throw badOption(`${where}: ${JSON.stringify(name.slice(0, 80))} is not a variable's name (letters, digits and _, not starting with a digit)`);
+      throw badOption(
+        `${where}: ${JSON.stringify(name.slice(0, 80))} is not a variable's name (letters, digits and _, not starting with a digit)`,
+      );
     if (typeof value !== "string") throw badOption(`${where}: ${name} must be a text, not ${kindOf(value)}`);
     if (value.includes("\0")) throw badOption(`${where}: ${name} contains a NUL character`);
   }
@@ -205,7 +269,12 @@ function check(option: OptionSpec, value: unknown): void {
       return checkText(name, rule, value);
     case "choice":
       if (typeof value !== "string" || !rule.values.includes(value))
-        refuse(name, rule.values.map((v) => `"${v}"`).join(" or "), value, typeof value === "string" ? JSON.stringify(value.slice(0, 80)) : kindOf(value));
+        refuse(
+          name,
+          rule.values.map((v) => `"${v}"`).join(" or "),
+          value,
+          typeof value === "string" ? JSON.stringify(value.slice(0, 80)) : kindOf(value),
+        );
       return;
     case "boolean":
       if (typeof value !== "boolean") refuse(name, "true or false", value);
@@ -219,14 +288,21 @@ function check(option: OptionSpec, value: unknown): void {
 
 /** Checks the options and fills in the defaults. Throws LaneError BAD_OPTION or UNKNOWN_OPTION. */
 export function resolveOptions(options: LimaOptions = {}): ResolvedOptions {
-  if (typeof options !== "object" || options === null || Array.isArray(options)) throw badOption(`the options of lima() must be an object, not ${kindOf(options)}`);
+  if (typeof options !== "object" || options === null || Array.isArray(options))
+    throw badOption(`the options of lima() must be an object, not ${kindOf(options)}`);
   for (const name of Object.keys(options)) {
     if (OPTIONS.some((option) => option.name === name)) continue;
-    const near = nearest(name, OPTIONS.map((o) => o.name));
+    const near = nearest(
+      name,
+      OPTIONS.map((o) => o.name),
+    );
     throw new LaneError({
       code: "UNKNOWN_OPTION",
       message: `there is no option ${JSON.stringify(name.slice(0, 80))}${near === undefined ? "" : `; did you mean ${near}?`}`,
-      cure: near === undefined ? `Remove it. The options are: ${OPTIONS.map((o) => o.name).join(", ")}.` : `Use ${near}, or remove the option.`,
+      cure:
+        near === undefined
+          ? `Remove it. The options are: ${OPTIONS.map((o) => o.name).join(", ")}.`
+          : `Use ${near}, or remove the option.`,
     });
   }
   const resolved: Record<string, unknown> = {};

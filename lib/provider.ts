@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // lima(): the Sandcastle provider. Checks the options at once, starts a lane per create, and says errors so that Sandcastle shows all of them.
-import { createIsolatedSandboxProvider, type IsolatedSandboxHandle, type IsolatedSandboxProvider } from "@ai-hero/sandcastle";
+import {
+  createIsolatedSandboxProvider,
+  type IsolatedSandboxHandle,
+  type IsolatedSandboxProvider,
+} from "@ai-hero/sandcastle";
 import { asLaneError, spoken } from "./errors.js";
 import type { Lane } from "./lane.js";
 import { openLane } from "./open.js";

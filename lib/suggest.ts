@@ -7,7 +7,11 @@ function distance(a: string, b: string): number {
   for (let i = 1; i <= a.length; i++) {
     const next = [i];
     for (let j = 1; j <= b.length; j++)
-      next[j] = Math.min((row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1, (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1));
+      next[j] = Math.min(
+        (row[j] ?? 0) + 1,
+        (next[j - 1] ?? 0) + 1,
+        (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1),
+      );
     row = next;
   }
   return row[b.length] ?? 0;
@@ -15,8 +19,20 @@ function distance(a: string, b: string): number {
 
 // Names that people bring along from other tools.
 const SYNONYMS: Readonly<Record<string, string>> = {
-  memory: "memoryGiB", mem: "memoryGiB", ram: "memoryGiB", disk: "diskGiB", cpu: "cpus", cores: "cpus", vcpus: "cpus", timeout: "timeoutMinutes",
-  starttimeout: "startTimeoutSeconds", limactl: "limactlPath", sudo: "guestSudo", environment: "env", workdir: "worktreePath", cwd: "worktreePath",
+  memory: "memoryGiB",
+  mem: "memoryGiB",
+  ram: "memoryGiB",
+  disk: "diskGiB",
+  cpu: "cpus",
+  cores: "cpus",
+  vcpus: "cpus",
+  timeout: "timeoutMinutes",
+  starttimeout: "startTimeoutSeconds",
+  limactl: "limactlPath",
+  sudo: "guestSudo",
+  environment: "env",
+  workdir: "worktreePath",
+  cwd: "worktreePath",
 };
 
 /** The one of `names` that was probably meant, or undefined. */

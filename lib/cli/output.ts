@@ -34,7 +34,9 @@ export function table(header: readonly string[], rows: readonly (readonly string
   const widths = header.map((name, i) => Math.max(width(name), ...rows.map((row) => width(row[i] ?? ""))));
   const line = (cells: readonly string[]): string =>
     cells
-      .map((cell, i) => (i === widths.length - 1 ? cell : cell + " ".repeat(Math.max(0, (widths[i] ?? 0) - width(cell)))))
+      .map((cell, i) =>
+        i === widths.length - 1 ? cell : cell + " ".repeat(Math.max(0, (widths[i] ?? 0) - width(cell))),
+      )
       .join("  ")
       .trimEnd();
   return [out.bold(line(header)), ...rows.map(line)].join("\n");
@@ -44,7 +46,14 @@ export function table(header: readonly string[], rows: readonly (readonly string
 export function when(seconds: number, now = Date.now() / 1000): string {
   const delta = Math.round(seconds - now);
   const n = Math.abs(delta);
-  const text = n < 90 ? `${n} s` : n < 5400 ? `${Math.round(n / 60)} min` : n < 129600 ? `${Math.round(n / 3600)} h` : `${Math.round(n / 86400)} d`;
+  const text =
+    n < 90
+      ? `${n} s`
+      : n < 5400
+        ? `${Math.round(n / 60)} min`
+        : n < 129600
+          ? `${Math.round(n / 3600)} h`
+          : `${Math.round(n / 86400)} d`;
   return delta >= 0 ? `in ${text}` : `${text} ago`;
 }
 
@@ -58,6 +67,8 @@ export function bytes(n: number): string {
 export function complain(thrown: unknown): void {
   const error = asLaneError(thrown);
   const where = [error.lane, error.step && `step ${error.step}`].filter(Boolean).join(", ");
-  process.stderr.write(`${err.red("error")} ${err.bold(error.code)}: ${plain(error.message)}${where === "" ? "" : ` (${where})`}\n`);
+  process.stderr.write(
+    `${err.red("error")} ${err.bold(error.code)}: ${plain(error.message)}${where === "" ? "" : ` (${where})`}\n`,
+  );
   if (error.cure !== "") process.stderr.write(`cure: ${plain(error.cure)}\n`);
 }

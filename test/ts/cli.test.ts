@@ -46,13 +46,16 @@ describe("usage", () => {
     expect(out).toMatch(/Examples?:\n +agent-lane /);
   });
 
-  it.each([[["nonsense"]], [["ls", "--nonsense"]], [["image", "import"]], [["ls", "extra"]], [[]]])("%j is wrong usage: exit 2, help on stderr, nothing on stdout", (args) => {
-    const { status, out, err } = run(args);
-    expect(status).toBe(2);
-    expect(out).toBe("");
-    expect(err).toMatch(/--help|Usage/);
-    expect(err).not.toContain("    at ");
-  });
+  it.each([[["nonsense"]], [["ls", "--nonsense"]], [["image", "import"]], [["ls", "extra"]], [[]]])(
+    "%j is wrong usage: exit 2, help on stderr, nothing on stdout",
+    (args) => {
+      const { status, out, err } = run(args);
+      expect(status).toBe(2);
+      expect(out).toBe("");
+      expect(err).toMatch(/--help|Usage/);
+      expect(err).not.toContain("    at ");
+    },
+  );
 });
 
 describe("doctor", () => {
@@ -117,7 +120,10 @@ describe("ls, image, reap", () => {
 
 describe("output", () => {
   it("to a reader that has gone is no error", async () => {
-    const child = spawn(process.execPath, [main, "--help"], { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, AGENT_LANE_HOME: home } });
+    const child = spawn(process.execPath, [main, "--help"], {
+      stdio: ["ignore", "pipe", "pipe"],
+      env: { ...process.env, AGENT_LANE_HOME: home },
+    });
     child.stdout.destroy();
     let err = "";
     child.stderr.on("data", (data: Buffer) => (err += data.toString()));
@@ -133,11 +139,25 @@ describe("output", () => {
   });
 
   it("lines columns up", () => {
-    expect(table(["a", "long"], [["xxxx", "y"], ["z", ""]]).replace(/\x1b\[\d+m/g, "")).toBe("a     long\nxxxx  y\nz");
+    expect(
+      table(
+        ["a", "long"],
+        [
+          ["xxxx", "y"],
+          ["z", ""],
+        ],
+      ).replace(/\x1b\[\d+m/g, ""),
+    ).toBe("a     long\nxxxx  y\nz");
   });
 
   it("says times and sizes for people", () => {
-    expect([when(100, 100), when(40, 100), when(100 + 600, 100), when(100 - 7200, 100), when(100 + 4 * 86400, 100)]).toEqual(["in 0 s", "60 s ago", "in 10 min", "2 h ago", "in 4 d"]);
+    expect([
+      when(100, 100),
+      when(40, 100),
+      when(100 + 600, 100),
+      when(100 - 7200, 100),
+      when(100 + 4 * 86400, 100),
+    ]).toEqual(["in 0 s", "60 s ago", "in 10 min", "2 h ago", "in 4 d"]);
     expect([bytes(5), bytes(300 * 2 ** 20), bytes(3 * 2 ** 30)]).toEqual(["5 B", "300 MiB", "3.0 GiB"]);
   });
 });
@@ -148,11 +168,20 @@ it("the command runs where Sandcastle is not installed", () => {
   cpSync(join(root, "dist"), join(bare, "dist"), { recursive: true });
   cpSync(join(root, "prebuilds"), join(bare, "prebuilds"), { recursive: true });
   cpSync(join(root, "package.json"), join(bare, "package.json"));
-  for (const name of ["commander", "picocolors"]) symlinkSync(join(root, "node_modules", name), join(bare, "node_modules", name));
-  const r = spawnSync(process.execPath, [join(bare, "dist", "cli", "main.js"), "ls", "--json"], { encoding: "utf8", env: { ...process.env, AGENT_LANE_HOME: home } });
+  for (const name of ["commander", "picocolors"])
+    symlinkSync(join(root, "node_modules", name), join(bare, "node_modules", name));
+  const r = spawnSync(process.execPath, [join(bare, "dist", "cli", "main.js"), "ls", "--json"], {
+    encoding: "utf8",
+    env: { ...process.env, AGENT_LANE_HOME: home },
+  });
   expect(r.stderr).toBe("");
   expect(JSON.parse(r.stdout)).toEqual([]);
   // Proof that this place really lacks it.
-  writeFileSync(join(bare, "probe.mjs"), `import("./dist/index.js").then(() => console.log("loaded"), (e) => console.log(e.code));`);
-  expect(execFileSync(process.execPath, [join(bare, "probe.mjs")], { encoding: "utf8" })).toBe("ERR_MODULE_NOT_FOUND\n");
+  writeFileSync(
+    join(bare, "probe.mjs"),
+    `import("./dist/index.js").then(() => console.log("loaded"), (e) => console.log(e.code));`,
+  );
+  expect(execFileSync(process.execPath, [join(bare, "probe.mjs")], { encoding: "utf8" })).toBe(
+    "ERR_MODULE_NOT_FOUND\n",
+  );
 });

@@ -21,7 +21,9 @@ function run(body: string, signal?: NodeJS.Signals): Promise<End> {
     const stay = setTimeout(() => console.log("timer"), 3000);
     ${body}
     console.log("up");`;
-  const child = spawn(process.execPath, ["--input-type=module", "-e", script], { stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(process.execPath, ["--input-type=module", "-e", script], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
   return new Promise((resolve, reject) => {
     let out = "";
     let sent = false;
@@ -38,11 +40,14 @@ function run(body: string, signal?: NodeJS.Signals): Promise<End> {
 }
 
 describe("with a lane", () => {
-  it.each(["SIGINT", "SIGTERM", "SIGHUP"] as const)("%s destroys it, then ends the process by that signal", async (signal) => {
-    const end = await run("guard.hold();", signal);
-    expect(end.out).toBe("up\nclosed 5000\n");
-    expect(end.signal).toBe(signal);
-  });
+  it.each(["SIGINT", "SIGTERM", "SIGHUP"] as const)(
+    "%s destroys it, then ends the process by that signal",
+    async (signal) => {
+      const end = await run("guard.hold();", signal);
+      expect(end.out).toBe("up\nclosed 5000\n");
+      expect(end.signal).toBe(signal);
+    },
+  );
 
   it("the process's own exit destroys it", async () => {
     const end = await run("guard.hold(); setTimeout(() => process.exit(3), 50);");
@@ -51,13 +56,18 @@ describe("with a lane", () => {
   });
 
   it("an uncaught exception destroys it too", async () => {
-    const end = await run("guard.hold(); process.on('uncaughtException', (e) => { console.log(e.message); process.exit(4); }); setTimeout(() => { throw new Error('bug'); }, 50);");
+    const end = await run(
+      "guard.hold(); process.on('uncaughtException', (e) => { console.log(e.message); process.exit(4); }); setTimeout(() => { throw new Error('bug'); }, 50);",
+    );
     expect(end.out).toContain("bug\nclosed 2000");
     expect(end.code).toBe(4);
   });
 
   it("a signal that somebody else handles is theirs; the lane dies at their exit", async () => {
-    const end = await run("guard.hold(); process.on('SIGINT', () => { console.log('theirs'); process.exit(1); });", "SIGINT");
+    const end = await run(
+      "guard.hold(); process.on('SIGINT', () => { console.log('theirs'); process.exit(1); });",
+      "SIGINT",
+    );
     expect(end.out).toBe("up\ntheirs\nclosed 2000\n");
     expect(end.code).toBe(1);
   });
@@ -72,20 +82,29 @@ describe("with a lane", () => {
   });
 
   it("two copies of the package do not wait for each other", async () => {
-    const end = await run("guard.hold(); new ExitGuard({ close(ms) { console.log('second', ms); return 0; } }).hold();", "SIGTERM");
+    const end = await run(
+      "guard.hold(); new ExitGuard({ close(ms) { console.log('second', ms); return 0; } }).hold();",
+      "SIGTERM",
+    );
     expect(end.out).toBe("up\nclosed 5000\nsecond 5000\n");
     expect(end.signal).toBe("SIGTERM");
   });
 
   it("what waits for a create has time to hear of the interruption", async () => {
-    const end = await run("guard.hold(); const c = engine.close; engine.close = (ms) => { c(ms); setTimeout(() => console.log('INTERRUPTED'), 20); };", "SIGINT");
+    const end = await run(
+      "guard.hold(); const c = engine.close; engine.close = (ms) => { c(ms); setTimeout(() => console.log('INTERRUPTED'), 20); };",
+      "SIGINT",
+    );
     expect(end.out).toContain("INTERRUPTED");
     expect(end.signal).toBe("SIGINT");
   });
 });
 
 describe("without a lane", () => {
-  it.each([["never one", ""], ["none any more", "const a = guard.hold(), b = guard.hold(); a(); a(); b();"]])("(%s) a signal ends the process as always", async (_what, body) => {
+  it.each([
+    ["never one", ""],
+    ["none any more", "const a = guard.hold(), b = guard.hold(); a(); a(); b();"],
+  ])("(%s) a signal ends the process as always", async (_what, body) => {
     const end = await run(body, "SIGINT");
     expect(end.out).toBe("up\n");
     expect(end.signal).toBe("SIGINT");

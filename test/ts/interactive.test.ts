@@ -7,7 +7,9 @@ import { openLane } from "../../lib/open.js";
 import { resolveOptions } from "../../lib/options.js";
 import { FakeEngine, rejection, tick } from "./support/fake-engine.js";
 
-async function setUp(engine = new FakeEngine()): Promise<{ engine: FakeEngine; lane: Lane; stdin: PassThrough; stdout: PassThrough; stderr: PassThrough }> {
+async function setUp(
+  engine = new FakeEngine(),
+): Promise<{ engine: FakeEngine; lane: Lane; stdin: PassThrough; stdout: PassThrough; stderr: PassThrough }> {
   engine.auto.set("write", (p) => ({ queued: (p["data"] as Buffer).length }));
   const lane = await openLane(resolveOptions(), { engine: engine.asEngine() });
   return { engine, lane, stdin: new PassThrough(), stdout: new PassThrough(), stderr: new PassThrough() };
@@ -21,7 +23,13 @@ describe("interactiveExec", () => {
   it("runs argv without a shell, in the worktree or where it is told to", async () => {
     const { engine, lane, ...streams } = await setUp();
     const done = lane.interactiveExec(["sh", "-c", "exit 7"], { ...streams, cwd: "/tmp" });
-    expect(engine.last("exec").params).toEqual({ lane: lane.name, argv: ["sh", "-c", "exit 7"], cwd: "/tmp", mode: "stream", inputOpen: true });
+    expect(engine.last("exec").params).toEqual({
+      lane: lane.name,
+      argv: ["sh", "-c", "exit 7"],
+      cwd: "/tmp",
+      mode: "stream",
+      inputOpen: true,
+    });
     engine.last("exec").resolve({ exitCode: 7 });
     expect(await done).toEqual({ exitCode: 7 });
     await lane.close();
@@ -29,7 +37,9 @@ describe("interactiveExec", () => {
 
   it("refuses a terminal on stdin, with the reason and a cure", async () => {
     const { engine, lane, ...streams } = await setUp();
-    const error = await rejection(lane.interactiveExec(["sh"], { ...streams, stdin: Object.assign(streams.stdin, { isTTY: true }) }));
+    const error = await rejection(
+      lane.interactiveExec(["sh"], { ...streams, stdin: Object.assign(streams.stdin, { isTTY: true }) }),
+    );
     expect(error.code).toBe("TTY_UNSUPPORTED");
     expect(error.cure).not.toBe("");
     expect(engine.count("exec")).toBe(0);
@@ -107,9 +117,17 @@ describe("interactiveExec", () => {
     const { engine, lane, ...streams } = await setUp();
     const parked: (() => void)[] = [];
     const got: Buffer[] = [];
-    const stdout = new Writable({ write: (chunk: Buffer, _enc, cb) => { got.push(chunk); parked.push(cb); } });
+    const stdout = new Writable({
+      write: (chunk: Buffer, _enc, cb) => {
+        got.push(chunk);
+        parked.push(cb);
+      },
+    });
     let resolved = false;
-    const done = lane.interactiveExec(["yes"], { ...streams, stdout }).then((r) => { resolved = true; return r; });
+    const done = lane.interactiveExec(["yes"], { ...streams, stdout }).then((r) => {
+      resolved = true;
+      return r;
+    });
     const call = engine.last("exec");
     call.hooks.onBytes?.(1, Buffer.from("abc"));
     call.hooks.onBytes?.(1, Buffer.from("de"));

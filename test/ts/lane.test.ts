@@ -25,9 +25,19 @@ describe("create", () => {
   it("passes the options on, Sandcastle's variables over the option's", async () => {
     const engine = new FakeEngine();
     const onEvent = vi.fn();
-    await laneOn(engine, { cpus: 2, env: { A: "own", B: "own" }, image: "base", copyOutRoot: "/x", onEvent }, { B: "run", C: "run" });
+    await laneOn(
+      engine,
+      { cpus: 2, env: { A: "own", B: "own" }, image: "base", copyOutRoot: "/x", onEvent },
+      { B: "run", C: "run" },
+    );
     const { params } = engine.last("create");
-    expect(params).toMatchObject({ cpus: 2, memoryGiB: 8, image: "base", syncInTimeoutSeconds: 150, env: { A: "own", B: "run", C: "run" } });
+    expect(params).toMatchObject({
+      cpus: 2,
+      memoryGiB: 8,
+      image: "base",
+      syncInTimeoutSeconds: 150,
+      env: { A: "own", B: "run", C: "run" },
+    });
     expect(params).not.toHaveProperty("onEvent");
     expect(params).not.toHaveProperty("copyOutRoot");
   });
@@ -40,7 +50,10 @@ describe("create", () => {
   });
 
   it("warns of a start timeout that outlives Sandcastle's patience, and only then", async () => {
-    for (const [seconds, warnings] of [[115, 0], [116, 1]] as const) {
+    for (const [seconds, warnings] of [
+      [115, 0],
+      [116, 1],
+    ] as const) {
       const events: LaneEvent[] = [];
       await laneOn(new FakeEngine(), { startTimeoutSeconds: seconds, onEvent: (e) => events.push(e) });
       expect(events.filter((e) => e.type === "warning")).toHaveLength(warnings);
@@ -94,7 +107,14 @@ describe("exec", () => {
     const lane = await laneOn(engine);
     const done = lane.exec("git diff HEAD");
     await tick();
-    expect(engine.last("exec").params).toEqual({ lane: lane.name, command: "git diff HEAD", cwd: WT, sudo: false, mode: "whole", stdin: undefined });
+    expect(engine.last("exec").params).toEqual({
+      lane: lane.name,
+      command: "git diff HEAD",
+      cwd: WT,
+      sudo: false,
+      mode: "whole",
+      stdin: undefined,
+    });
     engine.last("exec").resolve(execResult({ stdout: "\n a \n\n", stderr: "e\n", exitCode: 3 }));
     expect(await done).toEqual({ stdout: "\n a \n\n", stderr: "e\n", exitCode: 3 });
   });
@@ -153,21 +173,41 @@ describe("onLine", () => {
   it("drops the rest of a character that the tail begins in, and only then", async () => {
     const engine = new FakeEngine();
     const lane = await laneOn(engine);
-    for (const [dropped, text] of [[10, "xy"], [0, "\ufffd\ufffdxy"]] as const) {
+    for (const [dropped, text] of [
+      [10, "xy"],
+      [0, "\ufffd\ufffdxy"],
+    ] as const) {
       const done = lane.exec("agent", { onLine: () => undefined });
-      engine.last("exec").resolve(execResult({ stdout: Buffer.from([0x9c, 0x93, 0x78, 0x79, 0x0a]), stdoutDropped: dropped }));
+      engine
+        .last("exec")
+        .resolve(execResult({ stdout: Buffer.from([0x9c, 0x93, 0x78, 0x79, 0x0a]), stdoutDropped: dropped }));
       expect((await done).stdout).toBe(text);
     }
   });
 
   it.each([
-    ["throws", (): void => { throw new Error("boo"); }],
-    ["rejects", (async (): Promise<void> => { throw new Error("boo"); }) as () => void],
+    [
+      "throws",
+      (): void => {
+        throw new Error("boo");
+      },
+    ],
+    [
+      "rejects",
+      (async (): Promise<void> => {
+        throw new Error("boo");
+      }) as () => void,
+    ],
   ])("that %s stops delivery, cancels the command and rejects the call", async (_what, fail) => {
     const engine = new FakeEngine();
     const lane = await laneOn(engine);
     let calls = 0;
-    const done = lane.exec("agent", { onLine: () => { calls++; return fail(); } });
+    const done = lane.exec("agent", {
+      onLine: () => {
+        calls++;
+        return fail();
+      },
+    });
     const call = engine.last("exec");
     call.hooks.onLines?.(Buffer.from("1\n"));
     await tick();
@@ -185,7 +225,11 @@ describe("onLine", () => {
   it("that throws on the last line rejects although the command had ended well", async () => {
     const engine = new FakeEngine();
     const lane = await laneOn(engine);
-    const done = lane.exec("agent", { onLine: () => { throw new Error("boo"); } });
+    const done = lane.exec("agent", {
+      onLine: () => {
+        throw new Error("boo");
+      },
+    });
     engine.last("exec").hooks.onLines?.(Buffer.from("1\n"));
     engine.last("exec").resolve(execResult());
     expect((await rejection(done)).code).toBe("CALLBACK_THREW");
@@ -195,7 +239,14 @@ describe("onLine", () => {
     const engine = new FakeEngine();
     const lane = await laneOn(engine);
     const lines: string[] = [];
-    const done = rejection(lane.exec("agent", { onLine: (line) => { lines.push(line); if (line === "2") void lane.close(); } }));
+    const done = rejection(
+      lane.exec("agent", {
+        onLine: (line) => {
+          lines.push(line);
+          if (line === "2") void lane.close();
+        },
+      }),
+    );
     const call = engine.last("exec");
     call.hooks.onLines?.(Buffer.from("1\n2\n3\n"));
     call.hooks.onLines?.(Buffer.from("4\n"));
@@ -230,7 +281,13 @@ describe("copies", () => {
     const lane = await laneOn(engine, { maxCopyOutBytes: 10, copyOutRoot: "/root-of-it" });
     const copies = [lane.copyIn("a/../b", "/g"), lane.copyFileOut("/g/f", "rel/f")];
     expect(engine.last("copyIn").params).toEqual({ lane: lane.name, hostPath: `${process.cwd()}/b`, guestPath: "/g" });
-    expect(engine.last("copyOut").params).toEqual({ lane: lane.name, guestPath: "/g/f", hostPath: `${process.cwd()}/rel/f`, maxBytes: 10, root: "/root-of-it" });
+    expect(engine.last("copyOut").params).toEqual({
+      lane: lane.name,
+      guestPath: "/g/f",
+      hostPath: `${process.cwd()}/rel/f`,
+      maxBytes: 10,
+      root: "/root-of-it",
+    });
     engine.last("copyIn").resolve({ bytes: 1, files: 1 });
     engine.last("copyOut").fail("IS_LINK");
     await copies[0];
@@ -252,7 +309,13 @@ describe("close", () => {
     const lane = await laneOn(new FakeEngine());
     void lane.close();
     const streams = { stdin: process.stdin, stdout: process.stdout, stderr: process.stderr };
-    for (const call of [lane.exec("x"), lane.copyIn("a", "/a"), lane.copyFileOut("/a", "a"), lane.interactiveExec(["x"], streams), lane.ping()]) {
+    for (const call of [
+      lane.exec("x"),
+      lane.copyIn("a", "/a"),
+      lane.copyFileOut("/a", "a"),
+      lane.interactiveExec(["x"], streams),
+      lane.ping(),
+    ]) {
       const error = await rejection(call);
       expect(error.code).toBe("LANE_CLOSED");
       expect(error.lane).toBe(lane.name);
@@ -269,7 +332,10 @@ describe("close", () => {
     engine.last("close").fail("DESTROY_FAILED", "qemu is still there");
     await done;
     expect(events).toMatchObject([{ type: "close-failed", lane: lane.name, error: { code: "DESTROY_FAILED" } }]);
-    expect(warning).toHaveBeenCalledWith(expect.stringContaining("qemu is still there"), expect.objectContaining({ code: "DESTROY_FAILED" }));
+    expect(warning).toHaveBeenCalledWith(
+      expect.stringContaining("qemu is still there"),
+      expect.objectContaining({ code: "DESTROY_FAILED" }),
+    );
     warning.mockRestore();
   });
 });

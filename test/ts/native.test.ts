@@ -12,13 +12,21 @@ import { adviceFor, native, packageDir, type NativeEvent } from "../../lib/nativ
 import { rejection } from "./support/fake-engine.js";
 
 const root = join(import.meta.dirname, "..", "..");
-const addon = process.env["AL_BINDING"] ?? join(root, "prebuilds", `${process.platform}-${process.arch}`, "agent_lane.node");
+const addon =
+  process.env["AL_BINDING"] ?? join(root, "prebuilds", `${process.platform}-${process.arch}`, "agent_lane.node");
 const dist = (name: string): string => join(root, "dist", name);
 const scratch = mkdtempSync(join(tmpdir(), "al-native-"));
 afterAll(() => rmSync(scratch, { recursive: true, force: true }));
 
-function node(script: string, env: NodeJS.ProcessEnv = {}): { status: number | null; signal: string | null; out: string; err: string } {
-  const r = spawnSync(process.execPath, ["--expose-gc", "--input-type=module", "-e", script], { encoding: "utf8", timeout: 20_000, env: { ...process.env, ...env } });
+function node(
+  script: string,
+  env: NodeJS.ProcessEnv = {},
+): { status: number | null; signal: string | null; out: string; err: string } {
+  const r = spawnSync(process.execPath, ["--expose-gc", "--input-type=module", "-e", script], {
+    encoding: "utf8",
+    timeout: 20_000,
+    env: { ...process.env, ...env },
+  });
   return { status: r.status, signal: r.signal, out: r.stdout, err: r.stderr };
 }
 
@@ -63,21 +71,31 @@ describe("values", () => {
   it("are bounded in depth and number", async () => {
     const nest = (n: number): object => (n === 0 ? {} : { d: nest(n - 1) });
     await engine.request("errors", nest(16) as never);
-    expect((await rejection(engine.request("errors", nest(17) as never))).message).toMatch(/^params(\.d)+ is nested too deeply/);
+    expect((await rejection(engine.request("errors", nest(17) as never))).message).toMatch(
+      /^params(\.d)+ is nested too deeply/,
+    );
     const cyclic: Record<string, unknown> = {};
     cyclic["self"] = cyclic;
     expect((await rejection(engine.request("errors", cyclic as never))).message).toContain("nested too deeply");
     await engine.request("errors", { list: Array(99_998).fill(1) } as never);
-    expect((await rejection(engine.request("errors", { list: Array(99_999).fill(1) } as never))).message).toMatch(/^params\.list\[99998\] has too many/);
+    expect((await rejection(engine.request("errors", { list: Array(99_999).fill(1) } as never))).message).toMatch(
+      /^params\.list\[99998\] has too many/,
+    );
   });
 
   it("are bounded in bytes", async () => {
     const half = Buffer.alloc(128 * 2 ** 20);
-    expect((await rejection(engine.request("errors", { a: half, b: half, c: Buffer.alloc(1) }))).message).toMatch(/^params\.[bc] is larger than 256 MiB/);
+    expect((await rejection(engine.request("errors", { a: half, b: half, c: Buffer.alloc(1) }))).message).toMatch(
+      /^params\.[bc] is larger than 256 MiB/,
+    );
   });
 
   it("let the exception of a getter through, and stay usable", async () => {
-    const params = { get x(): never { throw new RangeError("getter"); } };
+    const params = {
+      get x(): never {
+        throw new RangeError("getter");
+      },
+    };
     expect(await rejection(engine.request("errors", params))).toBeInstanceOf(RangeError);
     expect(await engine.request("errors")).not.toHaveLength(0);
   });
@@ -88,7 +106,8 @@ describe("values", () => {
     expect(() => post(-1, "errors", {})).toThrow(/id must be an integer/);
     expect(() => post(1.5, "errors", {})).toThrow(/id must be an integer/);
     expect(() => post(1, 2, {})).toThrow(/op must be a string/);
-    for (const params of [undefined, null, 1, [], Buffer.alloc(1)]) expect(() => post(1, "errors", params)).toThrow(/params must be an object/);
+    for (const params of [undefined, null, 1, [], Buffer.alloc(1)])
+      expect(() => post(1, "errors", params)).toThrow(/params must be an object/);
     expect(() => raw.taken(1, 1, -1)).toThrow(/n must be an integer/);
     expect(() => raw.close(NaN)).toThrow(/timeoutMs must be an integer/);
     expect(raw.close(500)).toBe(0);
@@ -120,7 +139,8 @@ describe("an engine", () => {
     const open = [engine.request("errors"), engine.request("list", { home: scratch })];
     const settled = Promise.allSettled(open);
     engine.close(500);
-    for (const r of await settled) if (r.status === "rejected") expect((r.reason as LaneError).code).toBe("INTERRUPTED");
+    for (const r of await settled)
+      if (r.status === "rejected") expect((r.reason as LaneError).code).toBe("INTERRUPTED");
     expect((await rejection(engine.request("errors"))).code).toBe("INTERRUPTED");
     expect(engine.open).toBe(0);
   });
@@ -157,7 +177,10 @@ describe("worker threads", () => {
   const worker = (body: string): Promise<{ code: number; messages: unknown[] }> =>
     new Promise((resolve, reject) => {
       const file = join(scratch, `worker-${Math.random().toString(36).slice(2)}.mjs`);
-      writeFileSync(file, `import { parentPort } from "node:worker_threads";\nimport { engine } from ${JSON.stringify(dist("engine.js"))};\n${body}`);
+      writeFileSync(
+        file,
+        `import { parentPort } from "node:worker_threads";\nimport { engine } from ${JSON.stringify(dist("engine.js"))};\n${body}`,
+      );
       const w = new Worker(file);
       const messages: unknown[] = [];
       w.on("message", (m) => messages.push(m));
@@ -167,14 +190,18 @@ describe("worker threads", () => {
 
   it("have an engine each, loaded again and again", async () => {
     for (let round = 0; round < 3; round++) {
-      const ends = await Promise.all([0, 1, 2].map(() => worker(`parentPort.postMessage((await engine().request("errors")).length);`)));
+      const ends = await Promise.all(
+        [0, 1, 2].map(() => worker(`parentPort.postMessage((await engine().request("errors")).length);`)),
+      );
       for (const end of ends) expect(end).toEqual({ code: 0, messages: [CORE_ERROR_CODES.length] });
     }
   });
 
   it("may end with requests open", async () => {
     for (let round = 0; round < 3; round++) {
-      const end = await worker(`for (let i = 0; i < 100; i++) engine().request("errors").catch(() => {}); process.exit(3);`);
+      const end = await worker(
+        `for (let i = 0; i < 100; i++) engine().request("errors").catch(() => {}); process.exit(3);`,
+      );
       expect(end.code).toBe(3);
     }
   });
@@ -187,7 +214,15 @@ describe("an addon that cannot be loaded", () => {
 
   it.each([
     ["not there", () => join(scratch, "none.node"), /npm run build:native/],
-    ["no library at all", () => { const f = join(scratch, "text.node"); writeFileSync(f, "text"); return f; }, /another platform|npm run build:native/],
+    [
+      "no library at all",
+      () => {
+        const f = join(scratch, "text.node");
+        writeFileSync(f, "text");
+        return f;
+      },
+      /another platform|npm run build:native/,
+    ],
   ])("(%s) is a LaneError with advice", (_what, path, cure) => {
     const r = node(script, { AL_BINDING: path() });
     expect(r.out).toMatch(/^LaneError NATIVE_LOAD_FAILED\n/);
@@ -198,18 +233,29 @@ describe("an addon that cannot be loaded", () => {
   it("is found in the place that AL_BINDING names", () => {
     const copy = join(scratch, "copy.node");
     copyFileSync(addon, copy);
-    const r = node(`import { engine } from ${JSON.stringify(dist("engine.js"))}; await engine().request("errors"); console.log(Object.keys((await import("node:module")).createRequire(import.meta.url).cache ?? {}).join());`, { AL_BINDING: copy });
+    const r = node(
+      `import { engine } from ${JSON.stringify(dist("engine.js"))}; await engine().request("errors"); console.log(Object.keys((await import("node:module")).createRequire(import.meta.url).cache ?? {}).join());`,
+      { AL_BINDING: copy },
+    );
     expect(r.status).toBe(0);
     expect(r.out).toContain("copy.node");
   });
 
-  const failure = (message: string, code = "ERR_DLOPEN_FAILED") => [{ path: "/p/agent_lane.node", error: Object.assign(new Error(message), { code }) }];
+  const failure = (message: string, code = "ERR_DLOPEN_FAILED") => [
+    { path: "/p/agent_lane.node", error: Object.assign(new Error(message), { code }) },
+  ];
   it.each([
-    [failure("libarchive.so.13: cannot open shared object file: No such file or directory"), /Install libarchive\.so\.13 .*apt-get/],
+    [
+      failure("libarchive.so.13: cannot open shared object file: No such file or directory"),
+      /Install libarchive\.so\.13 .*apt-get/,
+    ],
     [failure("/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found"), /older than GLIBC_2\.38/],
     [failure("Error loading shared library ld-linux-x86-64.so.2: No such file"), /musl/],
     [failure("/p/agent_lane.node: invalid ELF header"), /another platform/],
-    [failure("Cannot load native addon because loading addons is disabled.", "ERR_DLOPEN_DISABLED"), /without --no-addons/],
+    [
+      failure("Cannot load native addon because loading addons is disabled.", "ERR_DLOPEN_DISABLED"),
+      /without --no-addons/,
+    ],
     [failure("something new"), /npm run build:native/],
   ])("gets advice by cause: %o", (failures, cure) => {
     expect(adviceFor(failures).cure).toMatch(cure);

@@ -66,13 +66,16 @@ describe.each(BOUNDS)("%s", (name, min, max, integer) => {
     expect(resolveOptions({ [name]: max })[name]).toBe(max);
   });
 
-  it.each([min - 1, max + 1, NaN, Infinity, -Infinity, String(min), null, {}, [min], true, BigInt(min)])("refuses %s", (value) => {
-    const error = refusal({ [name]: value });
-    expect(error.code).toBe("BAD_OPTION");
-    expect(error.message).toContain(name);
-    expect(error.message).toContain(`from ${min} to ${max}`);
-    expect(error.cure).not.toBe("");
-  });
+  it.each([min - 1, max + 1, NaN, Infinity, -Infinity, String(min), null, {}, [min], true, BigInt(min)])(
+    "refuses %s",
+    (value) => {
+      const error = refusal({ [name]: value });
+      expect(error.code).toBe("BAD_OPTION");
+      expect(error.message).toContain(name);
+      expect(error.message).toContain(`from ${min} to ${max}`);
+      expect(error.cure).not.toBe("");
+    },
+  );
 
   it(integer ? "refuses fractions" : "accepts fractions", () => {
     if (integer) expect(refusal({ [name]: min + 0.5 }).message).toContain("an integer");
@@ -115,7 +118,8 @@ describe("texts and choices", () => {
   });
 
   it("never shows the value of a variable", () => {
-    for (const env of [{ TOKEN: "hunter2\0" }, { "BAD NAME": "hunter2" }]) expect(refusal({ env }).message).not.toContain("hunter2");
+    for (const env of [{ TOKEN: "hunter2\0" }, { "BAD NAME": "hunter2" }])
+      expect(refusal({ env }).message).not.toContain("hunter2");
   });
 
   it("checks the variables that Sandcastle brings as well", () => {
@@ -168,5 +172,7 @@ describe("lima()", () => {
 it("the README's table is the one that the options make", () => {
   for (const option of OPTIONS) expect(optionTable()).toContain(`| \`${option.name}\` |`);
   const readme = readFileSync(join(import.meta.dirname, "..", "..", "README.md"), "utf8");
-  expect(/(?:^\|.*\n)+/m.exec(readme.slice(readme.indexOf("## Options of `lima()`")))?.[0]?.trimEnd()).toBe(optionTable());
+  expect(/(?:^\|.*\n)+/m.exec(readme.slice(readme.indexOf("## Options of `lima()`")))?.[0]?.trimEnd()).toBe(
+    optionTable(),
+  );
 });

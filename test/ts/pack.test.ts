@@ -14,24 +14,51 @@ const pkg = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as Reco
 describe("npm pack", () => {
   let files: { path: string; mode: number }[] = [];
   beforeAll(() => {
-    const out = execFileSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+    const out = execFileSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], {
+      cwd: root,
+      encoding: "utf8",
+      stdio: ["ignore", "pipe", "ignore"],
+    });
     files = (JSON.parse(out) as [{ files: typeof files }])[0].files;
   });
 
   it("holds what runs", () => {
     const paths = files.map((f) => f.path);
     const platform = `${process.platform}-${process.arch}`;
-    for (const path of ["dist/index.js", "dist/index.d.ts", "dist/cli/main.js", `prebuilds/${platform}/agent_lane.node`, `prebuilds/${platform}/warden`, "prebuilds/guest/agent-x86_64", "package.json"])
+    for (const path of [
+      "dist/index.js",
+      "dist/index.d.ts",
+      "dist/cli/main.js",
+      `prebuilds/${platform}/agent_lane.node`,
+      `prebuilds/${platform}/warden`,
+      "prebuilds/guest/agent-x86_64",
+      "package.json",
+    ])
       expect(paths).toContain(path);
   });
 
   it("holds what builds from source", () => {
     const paths = files.map((f) => f.path);
-    for (const path of ["binding.gyp", "binding/addon.cc", "binding/pkgconfig.cjs", "scripts/build-native", "Makefile", "src/al.h", "src/engine.c"]) expect(paths).toContain(path);
+    for (const path of [
+      "binding.gyp",
+      "binding/addon.cc",
+      "binding/pkgconfig.cjs",
+      "scripts/build-native",
+      "Makefile",
+      "src/al.h",
+      "src/engine.c",
+    ])
+      expect(paths).toContain(path);
   });
 
   it("holds no tests, caches or build leftovers", () => {
-    expect(files.map((f) => f.path).filter((p) => /^(test|bench|build|node_modules|docs|lib)\/|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(p))).toEqual([]);
+    expect(
+      files
+        .map((f) => f.path)
+        .filter((p) =>
+          /^(test|bench|build|node_modules|docs|lib)\/|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(p),
+        ),
+    ).toEqual([]);
   });
 
   it("keeps the command executable", () => {
@@ -43,16 +70,23 @@ describe("npm pack", () => {
 describe("package.json", () => {
   it("installs without running anything", () => {
     expect(pkg["gypfile"]).toBe(false);
-    for (const script of ["preinstall", "install", "postinstall", "prepare"]) expect(pkg["scripts"]).not.toHaveProperty(script);
+    for (const script of ["preinstall", "install", "postinstall", "prepare"])
+      expect(pkg["scripts"]).not.toHaveProperty(script);
   });
 
   it("is in order for publint", () => {
-    const out = execFileSync(process.execPath, [join(root, "node_modules", "publint", "src", "cli.js"), "--strict", "--pack", "npm"], { cwd: root, encoding: "utf8", env: { ...process.env, NO_COLOR: "1" } });
+    const out = execFileSync(
+      process.execPath,
+      [join(root, "node_modules", "publint", "src", "cli.js"), "--strict", "--pack", "npm"],
+      { cwd: root, encoding: "utf8", env: { ...process.env, NO_COLOR: "1" } },
+    );
     expect(out).toContain("All good!");
   });
 
   it("has a lock without addresses", () => {
-    expect(readFileSync(join(root, "package-lock.json"), "utf8")).not.toMatch(/"resolved"|https?:\/\/(?!.*(github|opencollective|tidelift|paulmillr|buymeacoffee|patreon|sponsor|funding))/);
+    expect(readFileSync(join(root, "package-lock.json"), "utf8")).not.toMatch(
+      /"resolved"|https?:\/\/(?!.*(github|opencollective|tidelift|paulmillr|buymeacoffee|patreon|sponsor|funding))/,
+    );
   });
 });
 
@@ -62,7 +96,10 @@ describe("types", () => {
     mkdirSync(join(consumer, "node_modules", "@agent-lane"), { recursive: true });
     mkdirSync(join(consumer, "node_modules", "@ai-hero"));
     symlinkSync(root, join(consumer, "node_modules", "@agent-lane", "provider-lima"));
-    symlinkSync(join(root, "node_modules", "@ai-hero", "sandcastle"), join(consumer, "node_modules", "@ai-hero", "sandcastle"));
+    symlinkSync(
+      join(root, "node_modules", "@ai-hero", "sandcastle"),
+      join(consumer, "node_modules", "@ai-hero", "sandcastle"),
+    );
     symlinkSync(join(root, "node_modules", "@types"), join(consumer, "node_modules", "@types"));
     writeFileSync(join(consumer, "package.json"), '{"type":"module"}');
     writeFileSync(
@@ -83,7 +120,21 @@ export const wrong = (e: LaneError) => e.code === "NOPE";
     );
     writeFileSync(
       join(consumer, "tsconfig.json"),
-      JSON.stringify({ compilerOptions: { strict: true, exactOptionalPropertyTypes: true, noUncheckedIndexedAccess: true, module: "NodeNext", target: "ES2022", lib: ["ES2022", "ESNext.Disposable"], types: ["node"], noEmit: true, skipLibCheck: true, preserveSymlinks: false }, include: ["use.ts"] }),
+      JSON.stringify({
+        compilerOptions: {
+          strict: true,
+          exactOptionalPropertyTypes: true,
+          noUncheckedIndexedAccess: true,
+          module: "NodeNext",
+          target: "ES2022",
+          lib: ["ES2022", "ESNext.Disposable"],
+          types: ["node"],
+          noEmit: true,
+          skipLibCheck: true,
+          preserveSymlinks: false,
+        },
+        include: ["use.ts"],
+      }),
     );
     const tsc = join(root, "node_modules", "typescript", "bin", "tsc");
     try {

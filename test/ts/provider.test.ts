@@ -71,7 +71,12 @@ describe("a lane", () => {
       report("calls", n); report("soon", Date.now() - t0 < 10000);
       report("after", (await lane.exec("echo alive")).stdout);
       await lane.close();`);
-    expect(r.said).toMatchObject({ threw: { code: "CALLBACK_THREW", cause: "boo" }, calls: 50, soon: true, after: "alive\n" });
+    expect(r.said).toMatchObject({
+      threw: { code: "CALLBACK_THREW", cause: "boo" },
+      calls: 50,
+      soon: true,
+      after: "alive\n",
+    });
     expect(r.status).toBe(0);
   });
 
@@ -87,7 +92,11 @@ describe("a lane", () => {
       report("hanging", await hanging); report("late", late);
       report("after", await failure(() => lane.exec("true")));
       await lane.close();`);
-    expect(r.said).toMatchObject({ hanging: { code: "LANE_CLOSED" }, late: 0, after: { code: "LANE_CLOSED", name: "LaneError" } });
+    expect(r.said).toMatchObject({
+      hanging: { code: "LANE_CLOSED" },
+      late: 0,
+      after: { code: "LANE_CLOSED", name: "LaneError" },
+    });
     expect(r.status).toBe(0);
     expect(s.left()).toEqual([]);
   });
@@ -108,7 +117,11 @@ describe("a lane", () => {
       let m = 0; b.stdout.on("data", (d) => (m += d.length));
       report("slow", [await slow, m]);
       await lane.close();`);
-    expect(r.said).toMatchObject({ cat: [{ exitCode: 9 }, 3000000, "done\n"], held: true, slow: [{ exitCode: 0 }, 5000000] });
+    expect(r.said).toMatchObject({
+      cat: [{ exitCode: 9 }, 3000000, "done\n"],
+      held: true,
+      slow: [{ exitCode: 0 }, 5000000],
+    });
     expect(r.status).toBe(0);
   });
 
@@ -120,7 +133,10 @@ describe("a lane", () => {
       report("later", await failure(() => lane.exec("true")));
       await lane.close();`);
     expect(r.err).toBe("");
-    expect(r.said).toMatchObject({ exec: { code: "CHANNEL_CLOSED" }, later: { code: expect.stringMatching(/^(CHANNEL|LANE)_CLOSED$/) as string } });
+    expect(r.said).toMatchObject({
+      exec: { code: "CHANNEL_CLOSED" },
+      later: { code: expect.stringMatching(/^(CHANNEL|LANE)_CLOSED$/) as string },
+    });
     expect(r.status).toBe(0);
     expect(s.left()).toEqual([]);
   });
@@ -170,7 +186,9 @@ describe("a create that fails", () => {
 
   it("may accept a limactl of unknown version when it is told to", async () => {
     const s = stage({ version: "limactl version HEAD-1234567" });
-    const r = await s.run(`const lane = await create({ allowUnknownLima: true }); report("ok", (await lane.exec("echo ok")).stdout); await lane.close();`);
+    const r = await s.run(
+      `const lane = await create({ allowUnknownLima: true }); report("ok", (await lane.exec("echo ok")).stdout); await lane.close();`,
+    );
     expect(r.said).toMatchObject({ ok: "ok\n" });
   });
 
@@ -178,13 +196,20 @@ describe("a create that fails", () => {
     const { openLane } = await import("../../lib/open.js");
     const { resolveOptions } = await import("../../lib/options.js");
     const s = stage();
-    const error = await openLane(resolveOptions({ home: `${s.dir}/root-home`, limactlPath: s.limactl })).then(() => undefined, (e: { code: string }) => e.code);
+    const error = await openLane(resolveOptions({ home: `${s.dir}/root-home`, limactlPath: s.limactl })).then(
+      () => undefined,
+      (e: { code: string }) => e.code,
+    );
     expect(error).toBe("LIMA_ROOT");
   });
 });
 
 describe("the process's end", () => {
-  async function interrupted(script: string, at: string, signal: NodeJS.Signals): Promise<{ status: number | null; signal: string | null; said: Record<string, unknown>; left: string[] }> {
+  async function interrupted(
+    script: string,
+    at: string,
+    signal: NodeJS.Signals,
+  ): Promise<{ status: number | null; signal: string | null; said: Record<string, unknown>; left: string[] }> {
     const s = stage(at === "booting" ? { start: "hang" } : {});
     const { child, ended } = s.start(script);
     child.stdout?.on("data", (data: Buffer) => {
@@ -203,7 +228,11 @@ describe("the process's end", () => {
   });
 
   it("by a signal with a command running: the lane is destroyed first", async () => {
-    const r = await interrupted(`const lane = await create(${watched}); report("error", await failure(() => lane.exec("sleep 100")));`, "ready", "SIGTERM");
+    const r = await interrupted(
+      `const lane = await create(${watched}); report("error", await failure(() => lane.exec("sleep 100")));`,
+      "ready",
+      "SIGTERM",
+    );
     expect(r.signal).toBe("SIGTERM");
     expect(r.left).toEqual([]);
   });
@@ -217,7 +246,9 @@ describe("the process's end", () => {
 
   it("by process.exit with a create in flight", async () => {
     const s = stage({ start: "hang" });
-    const r = await s.run(`create({ onEvent: (e) => { if (e.type === "booting") process.exit(7); } }).catch(() => undefined);`);
+    const r = await s.run(
+      `create({ onEvent: (e) => { if (e.type === "booting") process.exit(7); } }).catch(() => undefined);`,
+    );
     expect(r.status).toBe(7);
     expect(s.left()).toEqual([]);
   });

@@ -11,7 +11,9 @@ export interface CommonOptions {
 
 export function addCommon(command: Command, { limactl = false } = {}): Command {
   command.option("--home <dir>", "Agent Lane's directory (default: AGENT_LANE_HOME, else ~/.agent-lane)");
-  return limactl ? command.option("--limactl <path>", "limactl to use (default: AGENT_LANE_LIMACTL, else PATH)") : command;
+  return limactl
+    ? command.option("--limactl <path>", "limactl to use (default: AGENT_LANE_LIMACTL, else PATH)")
+    : command;
 }
 
 /** As the engine takes them; on a command line a relative path means the current directory. */

@@ -27,7 +27,10 @@ export function addDoctor(program: Command): void {
     .option("--image <image>", "the image to look for (name, id or directory)")
     .option("--allow-unknown-lima", "accept a limactl whose version cannot be read")
     .option("--json", "print one JSON object")
-    .addHelpText("after", "\nExits 1 when something is missing, too old or unsafe.\n\nExamples:\n  agent-lane doctor\n  agent-lane doctor --json | jq .ok")
+    .addHelpText(
+      "after",
+      "\nExits 1 when something is missing, too old or unsafe.\n\nExamples:\n  agent-lane doctor\n  agent-lane doctor --json | jq .ok",
+    )
     .action(async (options: CommonOptions & { image?: string; allowUnknownLima?: boolean; json?: boolean }) => {
       const report = await engine().request<Report>("doctor", {
         ...common(options),
@@ -36,7 +39,12 @@ export function addDoctor(program: Command): void {
       });
       process.exitCode = report.ok ? 0 : 1;
       if (options.json === true) return printJson(report);
-      print(table(["requirement", "status", "detail"], report.checks.map((c) => [plain(c.name), coloured(c.status), plain(c.detail)])));
+      print(
+        table(
+          ["requirement", "status", "detail"],
+          report.checks.map((c) => [plain(c.name), coloured(c.status), plain(c.detail)]),
+        ),
+      );
       const cures = report.checks.filter((c) => c.status !== "found" && plain(c.cure) !== "");
       if (cures.length > 0) print("");
       for (const c of cures) print(`${colours.bold(plain(c.name))}: ${plain(c.cure)}`);

@@ -9,7 +9,14 @@ import { addCommon, common, type CommonOptions } from "./common.js";
 type Row = Readonly<Record<string, unknown>>;
 
 function cells(row: Row): string[] {
-  return [plain(row["id"]), plain(row["flavour"]), plain(row["version"]), plain(row["arch"]), typeof row["bytes"] === "number" ? bytes(row["bytes"]) : "", plain(row["created"])];
+  return [
+    plain(row["id"]),
+    plain(row["flavour"]),
+    plain(row["version"]),
+    plain(row["arch"]),
+    typeof row["bytes"] === "number" ? bytes(row["bytes"]) : "",
+    plain(row["created"]),
+  ];
 }
 
 const HEADER = ["id", "flavour", "version", "arch", "size", "created"];
@@ -33,6 +40,10 @@ export function addImage(program: Command): void {
     .action(async (options: CommonOptions & { json?: boolean }) => {
       const rows = await engine().request<readonly Row[]>("imageList", common(options));
       if (options.json === true) return printJson(rows);
-      print(rows.length === 0 ? "There is no image yet. Import one: agent-lane image import DIR" : table(HEADER, rows.map(cells)));
+      print(
+        rows.length === 0
+          ? "There is no image yet. Import one: agent-lane image import DIR"
+          : table(HEADER, rows.map(cells)),
+      );
     });
 }

@@ -33,11 +33,19 @@ export function addReap(program: Command): void {
     )
     .action(async (options: CommonOptions & { dryRun?: boolean; force?: boolean; json?: boolean }) => {
       const dryRun = options.dryRun ?? false;
-      const report = await engine().request<Report>("reap", { ...common(options), force: options.force ?? false, dryRun });
+      const report = await engine().request<Report>("reap", {
+        ...common(options),
+        force: options.force ?? false,
+        dryRun,
+      });
       if (report.reaped.some((r) => !r.ok) && !dryRun) process.exitCode = 1;
       if (options.json === true) return printJson(report);
       const rows = [
-        ...report.reaped.map((r) => [plain(r.name), outcome(r, dryRun), [plain(r.reason), plain(r.message)].filter((t) => t !== "").join(": ")]),
+        ...report.reaped.map((r) => [
+          plain(r.name),
+          outcome(r, dryRun),
+          [plain(r.reason), plain(r.message)].filter((t) => t !== "").join(": "),
+        ]),
         ...report.kept.map((k) => [plain(k.name), "kept", plain(k.reason)]),
       ];
       print(rows.length === 0 ? "There is nothing to reap." : table(["name", "outcome", "reason"], rows));

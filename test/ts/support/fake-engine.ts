@@ -79,7 +79,9 @@ export class FakeEngine {
   }
 }
 
-export function execResult(fields: { stdout?: string | Buffer; stderr?: string; exitCode?: number; stdoutDropped?: number } = {}): unknown {
+export function execResult(
+  fields: { stdout?: string | Buffer; stderr?: string; exitCode?: number; stdoutDropped?: number } = {},
+): unknown {
   return {
     exitCode: fields.exitCode ?? 0,
     signal: 0,

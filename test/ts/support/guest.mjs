@@ -4,7 +4,23 @@ import { spawn } from "node:child_process";
 import { createHmac, randomBytes } from "node:crypto";
 import { readFileSync, statSync } from "node:fs";
 
-const F = { HELLO: 1, HELLO_ACK: 2, CONFIG: 4, CONFIG_ACK: 5, ACK: 6, PING: 7, PONG: 8, EXEC: 16, READ: 17, DATA: 20, END: 21, CREDIT: 22, SIGNAL: 23, EXIT: 25, RESET: 26 };
+const F = {
+  HELLO: 1,
+  HELLO_ACK: 2,
+  CONFIG: 4,
+  CONFIG_ACK: 5,
+  ACK: 6,
+  PING: 7,
+  PONG: 8,
+  EXEC: 16,
+  READ: 17,
+  DATA: 20,
+  END: 21,
+  CREDIT: 22,
+  SIGNAL: 23,
+  EXIT: 25,
+  RESET: 26,
+};
 const WINDOW = 262144;
 const PACING = 131072;
 const CHUNK = 16384;
@@ -12,7 +28,7 @@ const TAGS = { 1: "arg", 2: "env", 3: "cwd", 4: "user", 5: "flags", 7: "path" };
 
 function tlvs(payload) {
   const out = { arg: [], env: [] };
-  for (let at = 0; at < payload.length; ) {
+  for (let at = 0; at < payload.length;) {
     const tag = TAGS[payload.readUInt16LE(at)];
     const value = payload.subarray(at + 6, (at += 6 + payload.readUInt32LE(at + 2)));
     if (tag === "flags") out.flags = value.readUInt32LE(0);
@@ -59,25 +75,44 @@ class Guest {
   on(stream, type, flags, p) {
     const s = this.streams.get(stream);
     switch (type) {
-      case F.HELLO: return this.hello(p);
-      case F.CONFIG: return this.send(0, F.CONFIG_ACK, 0, Buffer.alloc(4));
-      case F.ACK: this.acked = Number(p.readBigUInt64LE(0)); return this.flush();
-      case F.PING: return this.send(0, F.PONG, 0, p);
-      case F.EXEC: return this.exec(stream, flags, p);
-      case F.READ: return this.read(stream, tlvs(p).path);
-      case F.DATA: return s?.input(p);
-      case F.END: return s?.end();
-      case F.CREDIT: return s?.credit(flags, p.readUInt32LE(0));
-      case F.SIGNAL: return s?.kill(p.readUInt32LE(0));
-      case F.RESET: s?.kill(9); this.streams.delete(stream); return undefined;
-      default: throw new Error(`frame type ${type}`);
+      case F.HELLO:
+        return this.hello(p);
+      case F.CONFIG:
+        return this.send(0, F.CONFIG_ACK, 0, Buffer.alloc(4));
+      case F.ACK:
+        this.acked = Number(p.readBigUInt64LE(0));
+        return this.flush();
+      case F.PING:
+        return this.send(0, F.PONG, 0, p);
+      case F.EXEC:
+        return this.exec(stream, flags, p);
+      case F.READ:
+        return this.read(stream, tlvs(p).path);
+      case F.DATA:
+        return s?.input(p);
+      case F.END:
+        return s?.end();
+      case F.CREDIT:
+        return s?.credit(flags, p.readUInt32LE(0));
+      case F.SIGNAL:
+        return s?.kill(p.readUInt32LE(0));
+      case F.RESET:
+        s?.kill(9);
+        this.streams.delete(stream);
+        return undefined;
+      default:
+        throw new Error(`frame type ${type}`);
     }
   }
 
   hello(p) {
     const nonce = randomBytes(32);
     const secret = this.scenario.impostor ? randomBytes(32) : this.secret;
-    const mac = createHmac("sha256", secret).update("agent-lane proof 1").update(p.subarray(8, 40)).update(nonce).digest();
+    const mac = createHmac("sha256", secret)
+      .update("agent-lane proof 1")
+      .update(p.subarray(8, 40))
+      .update(nonce)
+      .digest();
     const head = Buffer.from("ALCH\x01\0\0\0\0\0", "latin1");
     this.send(0, F.HELLO_ACK, 0, Buffer.concat([head, nonce, mac, Buffer.from("scripted")]));
   }
@@ -95,8 +130,15 @@ class Guest {
   /** An output of a stream: sends within the credit, pauses its source when there is none. */
   outlet(stream, sub, source, onEnd) {
     const outlet = { window: WINDOW, held: [], ended: false, done: false };
-    source.on("data", (chunk) => { outlet.held.push(chunk); source.pause(); outlet.pump(); });
-    source.on("end", () => { outlet.ended = true; outlet.pump(); });
+    source.on("data", (chunk) => {
+      outlet.held.push(chunk);
+      source.pause();
+      outlet.pump();
+    });
+    source.on("end", () => {
+      outlet.ended = true;
+      outlet.pump();
+    });
     outlet.pump = () => {
       while (outlet.held.length > 0 && outlet.window > 0 && this.queue.length === 0) {
         const chunk = outlet.held.shift();
@@ -128,22 +170,51 @@ class Guest {
     }
     const withStdin = (req.flags ?? 0) & 1;
     const child = spawn(req.arg[0], req.arg.slice(1), {
-      cwd: req.cwd, detached: true, stdio: [withStdin ? "pipe" : "ignore", "pipe", "pipe"],
-      env: { PATH: "/usr/local/bin:/usr/bin:/bin", HOME: "/nonexistent", ...Object.fromEntries(req.env.map((e) => [e.slice(0, e.indexOf("=")), e.slice(e.indexOf("=") + 1)])), SCRIPTED_USER: req.user },
+      cwd: req.cwd,
+      detached: true,
+      stdio: [withStdin ? "pipe" : "ignore", "pipe", "pipe"],
+      env: {
+        PATH: "/usr/local/bin:/usr/bin:/bin",
+        HOME: "/nonexistent",
+        ...Object.fromEntries(req.env.map((e) => [e.slice(0, e.indexOf("=")), e.slice(e.indexOf("=") + 1)])),
+        SCRIPTED_USER: req.user,
+      },
     });
     let left = 3;
     let status;
-    const one = () => { if (--left === 0) this.exit(stream, status.signal ? 1 : 0, status.value); };
+    const one = () => {
+      if (--left === 0) this.exit(stream, status.signal ? 1 : 0, status.value);
+    };
     child.on("error", (e) => this.exit(stream, 2, 2, 0, e.message));
-    child.on("exit", (code, signal) => { status = { signal, value: signal ? SIGNALS[signal] ?? 9 : code }; one(); });
+    child.on("exit", (code, signal) => {
+      status = { signal, value: signal ? (SIGNALS[signal] ?? 9) : code };
+      one();
+    });
     child.stdin?.on("error", () => undefined);
     const outlets = { 1: this.outlet(stream, 1, child.stdout, one), 2: this.outlet(stream, 2, child.stderr, one) };
     this.streams.set(stream, {
-      pump: () => { outlets[1].pump(); outlets[2].pump(); },
-      input: (data) => child.stdin.write(data, () => { const n = Buffer.alloc(4); n.writeUInt32LE(data.length); if (this.streams.has(stream)) this.send(stream, F.CREDIT, 0, n); }),
+      pump: () => {
+        outlets[1].pump();
+        outlets[2].pump();
+      },
+      input: (data) =>
+        child.stdin.write(data, () => {
+          const n = Buffer.alloc(4);
+          n.writeUInt32LE(data.length);
+          if (this.streams.has(stream)) this.send(stream, F.CREDIT, 0, n);
+        }),
       end: () => child.stdin.end(),
-      credit: (sub, n) => { outlets[sub].window += n; outlets[sub].pump(); },
-      kill: (signo) => { try { process.kill(-child.pid, signo); } catch { /* it is gone */ } },
+      credit: (sub, n) => {
+        outlets[sub].window += n;
+        outlets[sub].pump();
+      },
+      kill: (signo) => {
+        try {
+          process.kill(-child.pid, signo);
+        } catch {
+          /* it is gone */
+        }
+      },
     });
   }
 
@@ -172,7 +243,12 @@ export function serve(input, output, secret, scenario) {
     let read = 0;
     while (rest.length >= 12 && rest.length >= 12 + rest.readUInt32LE(8)) {
       const n = rest.readUInt32LE(8);
-      const [stream, type, flags, payload] = [rest.readUInt32LE(0), rest[4], rest[5], Buffer.from(rest.subarray(12, 12 + n))];
+      const [stream, type, flags, payload] = [
+        rest.readUInt32LE(0),
+        rest[4],
+        rest[5],
+        Buffer.from(rest.subarray(12, 12 + n)),
+      ];
       rest = rest.subarray(12 + n);
       if (type !== F.ACK) read += 12 + n;
       guest.on(stream, type, flags, payload);

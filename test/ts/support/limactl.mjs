@@ -10,7 +10,9 @@ import { serve } from "./guest.mjs";
 
 const run = process.env.TMPDIR ?? "/nonexistent";
 const lima = process.env.LIMA_HOME ?? "/nonexistent";
-const scenario = existsSync(join(run, "scenario.json")) ? JSON.parse(readFileSync(join(run, "scenario.json"), "utf8")) : {};
+const scenario = existsSync(join(run, "scenario.json"))
+  ? JSON.parse(readFileSync(join(run, "scenario.json"), "utf8"))
+  : {};
 const self = fileURLToPath(import.meta.url);
 
 function fatal(msg) {
@@ -29,22 +31,62 @@ function effective(name) {
   const [vmArch] = values(yaml, "arch");
   const [login] = values(yaml, "name");
   return {
-    vmType: "qemu", os: "Linux", arch: vmArch, minimumLimaVersion: "2.2.0",
-    images: [{ location: disk, arch: vmArch, kernel: { location: kernel, arch: vmArch, cmdline: values(yaml, "cmdline")[0] }, initrd: { location: initrd, arch: vmArch } }],
-    cpus: values(yaml, "cpus")[0], memory: values(yaml, "memory")[0], disk: values(yaml, "disk")[0], plain: true,
-    provision: [{ mode: "data", path: "/run/agent-lane/proof", owner: "root:root", permissions: "600", overwrite: true, content: proofOf(name) }],
-    ssh: { localPort: 0, loadDotSSHPubKeys: false, forwardAgent: false, forwardX11: false, forwardX11Trusted: false, overVsock: false },
+    vmType: "qemu",
+    os: "Linux",
+    arch: vmArch,
+    minimumLimaVersion: "2.2.0",
+    images: [
+      {
+        location: disk,
+        arch: vmArch,
+        kernel: { location: kernel, arch: vmArch, cmdline: values(yaml, "cmdline")[0] },
+        initrd: { location: initrd, arch: vmArch },
+      },
+    ],
+    cpus: values(yaml, "cpus")[0],
+    memory: values(yaml, "memory")[0],
+    disk: values(yaml, "disk")[0],
+    plain: true,
+    provision: [
+      {
+        mode: "data",
+        path: "/run/agent-lane/proof",
+        owner: "root:root",
+        permissions: "600",
+        overwrite: true,
+        content: proofOf(name),
+      },
+    ],
+    ssh: {
+      localPort: 0,
+      loadDotSSHPubKeys: false,
+      forwardAgent: false,
+      forwardX11: false,
+      forwardX11Trusted: false,
+      overVsock: false,
+    },
     user: { name: login, comment: "", home: `/home/${login}`, shell: "/bin/bash", uid: 1000, passwordlessSudo: true },
-    containerd: { system: false, user: false }, hostResolver: { enabled: false, ipv6: false }, video: { display: "none" },
-    propagateProxyEnv: false, upgradePackages: false, timezone: "", nestedVirtualization: false, caCerts: { removeDefaults: false },
-    firmware: { legacyBIOS: vmArch === "x86_64" }, vmOpts: { qemu: { cpuType: { [vmArch]: "max" } } }, mounts: [], networks: [],
+    containerd: { system: false, user: false },
+    hostResolver: { enabled: false, ipv6: false },
+    video: { display: "none" },
+    propagateProxyEnv: false,
+    upgradePackages: false,
+    timezone: "",
+    nestedVirtualization: false,
+    caCerts: { removeDefaults: false },
+    firmware: { legacyBIOS: vmArch === "x86_64" },
+    vmOpts: { qemu: { cpuType: { [vmArch]: "max" } } },
+    mounts: [],
+    networks: [],
     ...scenario.list,
   };
 }
 
 function list(name) {
   const config = effective(name);
-  process.stdout.write(`${JSON.stringify({ name, dir: join(lima, name), vmType: "qemu", arch: config.arch, status: "Stopped", config })}\n`);
+  process.stdout.write(
+    `${JSON.stringify({ name, dir: join(lima, name), vmType: "qemu", arch: config.arch, status: "Stopped", config })}\n`,
+  );
 }
 
 /** Listens as the lane's QEMU does, for whoever looks at its command line. */
@@ -52,7 +94,10 @@ function qemu(dir) {
   const server = createServer((socket) => socket.on("error", () => undefined).end("SSH-2.0-scripted\r\n"));
   server.listen(0, "127.0.0.1", () => {
     writeFileSync(join(dir, "qemu.pid"), String(process.pid));
-    appendFileSync(join(dir, "ha.stdout.log"), `${JSON.stringify({ time: "2026-01-01T00:00:00Z", status: { sshLocalPort: server.address().port } })}\n`);
+    appendFileSync(
+      join(dir, "ha.stdout.log"),
+      `${JSON.stringify({ time: "2026-01-01T00:00:00Z", status: { sshLocalPort: server.address().port } })}\n`,
+    );
   });
   setTimeout(() => process.exit(0), 60_000);
 }
@@ -60,7 +105,10 @@ function qemu(dir) {
 function start(name) {
   if (scenario.start === "fail") fatal("the scenario wants start to fail");
   if (scenario.start === "hang") return setTimeout(() => undefined, 60_000);
-  spawn(process.execPath, [self, "qemu", "-pidfile", join(lima, name, "qemu.pid")], { detached: true, stdio: "ignore" }).unref();
+  spawn(process.execPath, [self, "qemu", "-pidfile", join(lima, name, "qemu.pid")], {
+    detached: true,
+    stdio: "ignore",
+  }).unref();
 }
 
 /** Takes the agent as the bootstrap says, then is the guest. */
@@ -69,7 +117,11 @@ function shell(name, script) {
   const token = /agent-lane-[0-9a-f]{32}/.exec(script)[0];
   let got = 0;
   process.stdin.on("readable", function taking() {
-    for (let chunk; got < size && (chunk = process.stdin.read(Math.min(size - got, process.stdin.readableLength || 1))); ) got += chunk.length;
+    for (
+      let chunk;
+      got < size && (chunk = process.stdin.read(Math.min(size - got, process.stdin.readableLength || 1)));
+    )
+      got += chunk.length;
     if (got < size) return;
     process.stdin.off("readable", taking);
     process.stdout.write(`Welcome to the scripted guest\n\n${token}\n`);
@@ -92,12 +144,27 @@ const args = process.argv.slice(2).filter((a) => a !== "--tty=false");
 if (args[0] === "--log-format") args.splice(0, 2);
 if (existsSync(run)) appendFileSync(join(run, "calls"), `${args[0]}\n`);
 switch (args[0]) {
-  case "--version": console.log(scenario.version ?? "limactl version 2.2.0"); break;
-  case "list": list(args[2]); break;
-  case "network": writeFileSync(join(lima, "_config", "networks.yaml"), "networks: {}\n"); break;
-  case "start": start(args[args.length - 1]); break;
-  case "qemu": qemu(args[2].replace(/\/qemu\.pid$/, "")); break;
-  case "shell": shell(args[3], args[args.length - 1]); break;
-  case "delete": remove(args[args.length - 1]); break;
-  default: fatal(`unknown command ${args[0]}`);
+  case "--version":
+    console.log(scenario.version ?? "limactl version 2.2.0");
+    break;
+  case "list":
+    list(args[2]);
+    break;
+  case "network":
+    writeFileSync(join(lima, "_config", "networks.yaml"), "networks: {}\n");
+    break;
+  case "start":
+    start(args[args.length - 1]);
+    break;
+  case "qemu":
+    qemu(args[2].replace(/\/qemu\.pid$/, ""));
+    break;
+  case "shell":
+    shell(args[3], args[args.length - 1]);
+    break;
+  case "delete":
+    remove(args[args.length - 1]);
+    break;
+  default:
+    fatal(`unknown command ${args[0]}`);
 }

@@ -10,6 +10,10 @@ export default function setup(): void {
   const addon = join(root, "prebuilds", `${process.platform}-${process.arch}`, "agent_lane.node");
   if (!existsSync(addon) && (process.env["AL_BINDING"] ?? "") === "")
     throw new Error("the addon is not built: run `npm run build:native` first (these tests skip nothing)");
-  execFileSync(process.execPath, [join(root, "node_modules", "typescript", "bin", "tsc"), "-p", join(root, "tsconfig.json")], { stdio: "inherit" });
+  execFileSync(
+    process.execPath,
+    [join(root, "node_modules", "typescript", "bin", "tsc"), "-p", join(root, "tsconfig.json")],
+    { stdio: "inherit" },
+  );
   chmodSync(join(root, "dist", "cli", "main.js"), 0o755);
 }

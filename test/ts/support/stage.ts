@@ -2,7 +2,19 @@
 // A place outside the checkout in which an unprivileged user runs the built package on a scripted limactl (limactl refuses root).
 import { spawn, type ChildProcess } from "node:child_process";
 import { createHash } from "node:crypto";
-import { chmodSync, chownSync, copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  chownSync,
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { arch, tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -37,16 +49,37 @@ function qcow2(): Buffer {
 /** A complete image of a few bytes. */
 function makeImage(dir: string): void {
   mkdirSync(dir);
-  const parts: [string, string, Buffer][] = [["disk.qcow2", "disk", qcow2()], ["vmlinuz", "kernel", Buffer.from("the kernel")], ["initrd.img", "initrd", Buffer.from("the initrd")]];
+  const parts: [string, string, Buffer][] = [
+    ["disk.qcow2", "disk", qcow2()],
+    ["vmlinuz", "kernel", Buffer.from("the kernel")],
+    ["initrd.img", "initrd", Buffer.from("the initrd")],
+  ];
   const files = parts.map(([name, role, data]) => {
     writeFileSync(join(dir, name), data);
     return { name, size: data.length, sha256: createHash("sha256").update(data).digest("hex"), role };
   });
-  const boot = { kernel: "vmlinuz", initrd: "initrd.img", cmdline: "root=/dev/vda quiet", disk: "disk.qcow2", disk_format: "qcow2" };
+  const boot = {
+    kernel: "vmlinuz",
+    initrd: "initrd.img",
+    cmdline: "root=/dev/vda quiet",
+    disk: "disk.qcow2",
+    disk_format: "qcow2",
+  };
   const manifest = {
-    schema: 1, name: "base", flavour: "base", version: "1", arch: arch() === "arm64" ? "aarch64" : "x86_64", created: "2026-01-01T00:00:00Z",
-    virtual_size: DISK_BYTES, files, boot: { qemu: boot, vz: { ...boot, disk_format: "raw" } }, probe_marker: "agent-lane-probe-ok", probe_word: "agentlane.probe",
-    users: { login: "lane", agent: "agent" }, features: ["shell-transport"], packages: [],
+    schema: 1,
+    name: "base",
+    flavour: "base",
+    version: "1",
+    arch: arch() === "arm64" ? "aarch64" : "x86_64",
+    created: "2026-01-01T00:00:00Z",
+    virtual_size: DISK_BYTES,
+    files,
+    boot: { qemu: boot, vz: { ...boot, disk_format: "raw" } },
+    probe_marker: "agent-lane-probe-ok",
+    probe_word: "agentlane.probe",
+    users: { login: "lane", agent: "agent" },
+    features: ["shell-transport"],
+    packages: [],
   };
   write(join(dir, "manifest.json"), JSON.stringify(manifest));
 }
@@ -61,16 +94,23 @@ export class Stage {
   constructor() {
     const { dir } = this;
     chmodSync(dir, 0o755);
-    for (const part of ["pkg", "pkg/node_modules/@ai-hero/sandcastle", "bin", "work"]) mkdirSync(join(dir, part), { recursive: true, mode: 0o755 });
-    for (const part of ["dist", "prebuilds", "package.json"]) cpSync(join(root, part), join(dir, "pkg", part), { recursive: true });
+    for (const part of ["pkg", "pkg/node_modules/@ai-hero/sandcastle", "bin", "work"])
+      mkdirSync(join(dir, part), { recursive: true, mode: 0o755 });
+    for (const part of ["dist", "prebuilds", "package.json"])
+      cpSync(join(root, part), join(dir, "pkg", part), { recursive: true });
     // The factory is documented to be pure; the real one is used in the tests on VMs.
     const sandcastle = join(dir, "pkg", "node_modules", "@ai-hero", "sandcastle");
     write(join(sandcastle, "package.json"), '{"name":"@ai-hero/sandcastle","type":"module","exports":"./index.js"}');
-    write(join(sandcastle, "index.js"), 'export const createIsolatedSandboxProvider = (c) => ({ tag: "isolated", name: c.name, env: c.env ?? {}, create: c.create });');
-    for (const file of ["limactl.mjs", "guest.mjs"]) copyFileSync(join(import.meta.dirname, file), join(dir, "bin", file));
+    write(
+      join(sandcastle, "index.js"),
+      'export const createIsolatedSandboxProvider = (c) => ({ tag: "isolated", name: c.name, env: c.env ?? {}, create: c.create });',
+    );
+    for (const file of ["limactl.mjs", "guest.mjs"])
+      copyFileSync(join(import.meta.dirname, file), join(dir, "bin", file));
     write(this.limactl, `#!/bin/sh\nexec '${process.execPath}' '${join(dir, "bin", "limactl.mjs")}' "$@"\n`, 0o755);
     write(join(dir, "bin", "qemu-img"), '#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\n: >"$1"\n', 0o755);
-    for (const name of ["qemu-system-x86_64", "qemu-system-aarch64"]) write(join(dir, "bin", name), "#!/bin/sh\nexit 1\n", 0o755);
+    for (const name of ["qemu-system-x86_64", "qemu-system-aarch64"])
+      write(join(dir, "bin", name), "#!/bin/sh\nexit 1\n", 0o755);
     makeImage(join(dir, "image"));
     if (this.#uid !== undefined) chownSync(this.work, this.#uid, this.#uid);
     mkdirSync(this.home, { mode: 0o700 });
@@ -87,7 +127,14 @@ export class Stage {
   start(script: string, env: NodeJS.ProcessEnv = {}): { child: ChildProcess; ended: Promise<Outcome> } {
     const url = pathToFileURL(join(this.dir, "pkg", "dist", "index.js")).href;
     const options = {
-      limactlPath: this.limactl, home: this.home, image: join(this.dir, "image"), accelerator: "tcg", worktreePath: this.work, memoryGiB: 1, startTimeoutSeconds: 30, maxConcurrentVms: 8,
+      limactlPath: this.limactl,
+      home: this.home,
+      image: join(this.dir, "image"),
+      accelerator: "tcg",
+      worktreePath: this.work,
+      memoryGiB: 1,
+      startTimeoutSeconds: 30,
+      maxConcurrentVms: 8,
     };
     const prelude = `
       import { lima, LaneError } from ${JSON.stringify(url)};
@@ -102,7 +149,11 @@ export class Stage {
       stdio: ["ignore", "pipe", "pipe"],
       timeout: 60_000,
       killSignal: "SIGKILL",
-      env: { PATH: `${join(this.dir, "bin")}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin`, HOME: this.home, ...env },
+      env: {
+        PATH: `${join(this.dir, "bin")}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin`,
+        HOME: this.home,
+        ...env,
+      },
       ...(this.#uid === undefined ? {} : { uid: this.#uid, gid: this.#uid }),
     });
     let out = "";
@@ -112,7 +163,12 @@ export class Stage {
     const ended = new Promise<Outcome>((resolve, reject) => {
       child.on("error", reject);
       child.on("close", (status, signal) => {
-        const said = Object.fromEntries(out.split("\n").filter((l) => l.startsWith("[")).map((l) => JSON.parse(l) as [string, never]));
+        const said = Object.fromEntries(
+          out
+            .split("\n")
+            .filter((l) => l.startsWith("["))
+            .map((l) => JSON.parse(l) as [string, never]),
+        );
         resolve({ status, signal, said, err });
       });
     });
