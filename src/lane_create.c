@@ -64,7 +64,7 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   double memory;
   int rc;
   if (
-    (rc = al_val_get_int(p, "cpus", 4, 1, 64, &cpus, err)) || (rc = al_val_get_double(p, "memoryGiB", 8, 0.25, 256, &memory, err))
+    (rc = al_val_get_int(p, "cpus", 4, 1, 64, &cpus, err)) || (rc = al_val_get_double(p, "memoryGiB", 8, 1, 256, &memory, err))
     || (rc = al_val_get_int(p, "diskGiB", 30, 1, 2048, &disk, err))
     || (rc = al_val_get_int(p, "timeoutMinutes", 60, 1, 1440, &minutes, err))
     || (rc = al_val_get_int(p, "startTimeoutSeconds", 110, 5, 600, &start, err))

@@ -97,6 +97,8 @@ finish(al_lane_t *lane) {
   lane->finish_wanted = true;
   if (lane->ops) return; /* a copy's thread may still be at work; al_lane_op_ended comes back here */
   const al_err_t *stuck = lane->state == AL_LANE_STUCK ? &lane->cause : NULL;
+  /* Told first, so that nobody hears of the end after an awaited close. */
+  al_lane_emit(lane, stuck ? "stuck" : "closed", stuck ? stuck->msg : lane->cause.msg);
   if (lane->create_id) {
     al_err_t err = lane->cause;
     if (!err.lane[0]) snprintf(err.lane, sizeof err.lane, "%s", lane->spec.name);
@@ -107,7 +109,6 @@ finish(al_lane_t *lane) {
     if (stuck) al_engine_fail(lane->engine, w->id, stuck);
     else al_engine_done(lane->engine, w->id, NULL);
   }
-  al_lane_emit(lane, stuck ? "stuck" : "closed", stuck ? stuck->msg : lane->cause.msg);
   close_timers(lane);
 }
 
