@@ -3,9 +3,11 @@
 #include "doctor.h"
 #include "home.h"
 #include "image.h"
+#include "lima.h"
 #include "mem.h"
 #include "platform.h"
 #include "utf8.h"
+#include "version.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,7 +23,6 @@
 
 #define VERSION_MAX 256
 #define ROOM_LEAST (2ull << 30)
-#define LIMA_LEAST 2, 2
 #define QEMU_LEAST 6, 2
 
 typedef struct doctor_s {
@@ -128,25 +129,6 @@ ask_version(const char *program, char line[VERSION_MAX]) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EIO;
 }
 
-/* The first MAJOR.MINOR.PATCH in the line; what follows it in *rest. */
-static bool
-find_version(const char *line, unsigned v[3], const char **rest) {
-  int used = 0;
-
-  for (const char *p = line; *p; p++) {
-    if (*p < '0' || *p > '9' || (p > line && p[-1] >= '0' && p[-1] <= '9')) continue;
-    if (sscanf(p, "%4u.%4u.%4u%n", &v[0], &v[1], &v[2], &used) != 3) continue;
-    *rest = p + used;
-    return true;
-  }
-  return false;
-}
-
-static bool
-older(const unsigned v[3], unsigned major, unsigned minor) {
-  return v[0] != major ? v[0] < major : v[1] < minor;
-}
-
 /* ---- checks ---- */
 
 static void
@@ -211,9 +193,8 @@ say_version(doctor_t *d, const char *name, const char *path, int rc, const char 
 
 static void
 check_lima(doctor_t *d) {
-  const char *asked = d->opts->limactl ? d->opts->limactl : getenv("AGENT_LANE_LIMACTL"), *rest = "";
-  char path[1024], line[VERSION_MAX], text[1400];
-  unsigned v[3];
+  const char *asked = d->opts->limactl ? d->opts->limactl : getenv("AGENT_LANE_LIMACTL");
+  char path[1024], line[VERSION_MAX], text[1400], version[32];
 
   if (!find(d, "limactl", asked && asked[0] ? asked : NULL, AL_ELIMA_MISSING, path)) return;
   int rc = ask_version(path, line);
@@ -227,37 +208,29 @@ check_lima(doctor_t *d) {
     return;
   }
   snprintf(text, sizeof text, "%s: %s", path, line);
-  al_err_t err = {0};
-  if (!find_version(line, v, &rest) || (*rest && *rest != '-' && strcmp(rest, ".m"))) {
-    al_err_set(&err, AL_ELIMA_UNKNOWN_VERSION, "%.600s", text);
-    if (d->opts->allow_unknown_lima) say(d, "limactl", "found", text, NULL);
-    else say_error(d, "limactl", "unsafe", &err);
-    return;
-  }
-  bool early = v[0] == 2 && v[1] == 2 && v[2] == 0 && (strncmp(rest, "-alpha", 6) == 0 || strncmp(rest, "-beta",
-    5) == 0 || strncmp(rest, "-rc", 3) == 0);
-  if (!older(v, LIMA_LEAST) && !early) {
+  rc = al_lima_judge_version(line, d->opts->allow_unknown_lima, version, sizeof version);
+  if (rc == 0) {
     say(d, "limactl", "found", text, NULL);
     return;
   }
-  al_err_set(&err, AL_ELIMA_TOO_OLD, "%.600s", text);
-  say_error(d, "limactl", "too old", &err);
+  al_err_t err = {0};
+  al_err_set(&err, rc, "%.600s", text);
+  say_error(d, "limactl", rc == AL_ELIMA_TOO_OLD ? "too old" : "unsafe", &err);
 }
 
 static void
 check_qemu(doctor_t *d, const char *name) {
   char path[1024], line[VERSION_MAX], text[1400];
-  const char *rest;
-  unsigned v[3];
+  al_version_t v;
 
   if (!find(d, name, NULL, AL_EQEMU_MISSING, path)) return;
   int rc = ask_version(path, line);
-  if (rc || !find_version(line, v, &rest)) {
+  if (rc || !al_version_find(line, &v)) {
     say_version(d, name, path, rc ? rc : -EIO, line);
     return;
   }
   snprintf(text, sizeof text, "%s: %s", path, line);
-  bool old = older(v, QEMU_LEAST);
+  bool old = al_version_older(&v, QEMU_LEAST);
   say(d, name, old ? "too old" : "found", text, old ? "Upgrade QEMU to 6.2 or newer." : NULL);
 }
 

@@ -4,6 +4,7 @@
 
 #include "mem.h"
 #include "utf8.h"
+#include "version.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -15,6 +16,8 @@
 #include <unistd.h>
 
 #define VERSION_MS 5000u
+#define LIMA_MAJOR 2u /* the oldest Lima that we drive */
+#define LIMA_MINOR 2u
 
 /* ---- operations ---- */
 
@@ -294,47 +297,36 @@ typedef struct version_s {
   uint64_t key[4];
 } version_t;
 
-/* MAJOR.MINOR.PATCH with an optional suffix after "-" (`git describe`, or a pre-release) or ".m" (a modified tree). */
-static bool
-parse_version(const char *s, unsigned v[3], const char **suffix) {
-  for (int i = 0; i < 3; i++) {
-    if (*s < '0' || *s > '9') return false;
-    char *end;
-    unsigned long n = strtoul(s, &end, 10);
-    if (n > 9999 || (i < 2 && *end != '.')) return false;
-    v[i] = (unsigned) n;
-    s = i < 2 ? end + 1 : end;
-  }
-  *suffix = s;
-  return *s == 0 || *s == '-' || strcmp(s, ".m") == 0;
-}
+/* A suffix is one of `git describe` or a pre-release ("-…"), or ".m" (a modified tree). */
+int
+al_lima_judge_version(const char *line, bool allow_unknown, char *version, size_t cap) {
+  static const char prefix[] = "limactl version ";
+  al_version_t v;
 
-static bool
-too_old(const unsigned v[3], const char *suffix) {
-  if (v[0] != 2) return v[0] < 2;
-  if (v[1] != 2) return v[1] < 2;
-  return v[2] == 0 && (strncmp(suffix, "-alpha", 6) == 0 || strncmp(suffix, "-beta", 5) == 0 || strncmp(suffix, "-rc", 3) == 0);
+  bool named = strncmp(line, prefix, sizeof prefix - 1) == 0;
+  if (named) line += sizeof prefix - 1;
+  al_utf8_printable(version, cap, line, strcspn(line, "\r\n"), false);
+  bool known = named && al_version_parse(version[0] == 'v' ? version + 1 : version, &v) &&
+    (!*v.rest || *v.rest == '-' || strcmp(v.rest, ".m") == 0);
+  if (!known) return named && allow_unknown ? 0 : AL_ELIMA_UNKNOWN_VERSION;
+  return al_version_older(&v, LIMA_MAJOR, LIMA_MINOR) ? AL_ELIMA_TOO_OLD : 0;
 }
 
 static int
 judge(version_t *q) {
-  static const char prefix[] = "limactl version ";
   al_lima_t *l = q->op.l;
   const char *out = q->proc.out.data ? (const char *) q->proc.out.data : "";
   char text[sizeof l->version];
-  bool named = strncmp(out, prefix, sizeof prefix - 1) == 0;
-  const char *from = named ? out + sizeof prefix - 1 : out;
-  al_utf8_printable(text, sizeof text, from, strcspn(from, "\r\n"), false);
-  unsigned v[3];
-  const char *suffix;
-  if (!named || !parse_version(text[0] == 'v' ? text + 1 : text, v, &suffix)) {
-    if (!q->allow_unknown || !named) {
-      return al_err_set(&q->op.err, AL_ELIMA_UNKNOWN_VERSION, "%s says “%s”, which is no version of Lima", l->limactl, text);
-    }
+
+  int rc = al_lima_judge_version(out, false, text, sizeof text);
+  if (rc == AL_ELIMA_UNKNOWN_VERSION && q->allow_unknown) {
+    rc = al_lima_judge_version(out, true, text, sizeof text);
     memset(q->key, 0, sizeof q->key); /* asked again next time: another caller may not allow it */
-  } else if (too_old(v, suffix)) {
-    return al_err_set(&q->op.err, AL_ELIMA_TOO_OLD, "%s is Lima %s; 2.2.0 or newer is needed", l->limactl, text);
   }
+  if (rc == AL_ELIMA_UNKNOWN_VERSION) {
+    return al_err_set(&q->op.err, rc, "%s says “%s”, which is no version of Lima", l->limactl, text);
+  }
+  if (rc) return al_err_set(&q->op.err, rc, "%s is Lima %s; 2.2.0 or newer is needed", l->limactl, text);
   snprintf(l->version, sizeof l->version, "%s", text);
   memcpy(l->version_key, q->key, sizeof l->version_key);
   return 0;

@@ -56,6 +56,10 @@ al_lima_open(al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *ho
 /* `limactl --version` (5 s): AL_ELIMA_TOO_OLD, AL_ELIMA_UNKNOWN_VERSION. Remembers the answer while the file's identity stays. */
 void
 al_lima_check_version(al_lima_t *l, bool allow_unknown, al_lima_cb cb, void *data);
+/* What the first line of `limactl --version` means: 0, AL_ELIMA_TOO_OLD, or AL_ELIMA_UNKNOWN_VERSION, which `allow_unknown`
+ * forgives when the line is limactl's at all. `version`: what it calls itself, cut to fit. */
+int
+al_lima_judge_version(const char *line, bool allow_unknown, char *version, size_t cap);
 /* _config/user{,.pub} and networks.yaml made once under a lock; anything else in _config is AL_ECONFIG_REFUSED with its name. */
 void
 al_lima_prepare(al_lima_t *l, al_lima_cb cb, void *data);
