@@ -50,7 +50,6 @@ export const CORE_ERROR_CODES = [
   "NO_SUCH_LANE",
   "BAD_NAME",
   "PROGRAM_UNSAFE",
-  "TIMEOUT",
   "ABORTED",
   "IO_ERROR",
   "NO_MEMORY",
@@ -58,8 +57,16 @@ export const CORE_ERROR_CODES = [
   "INTERNAL",
 ] as const;
 
+/** Codes that the core cannot know, with what they mean and what helps. */
+export const OWN_ERRORS = {
+  NATIVE_LOAD_FAILED: {
+    meaning: "The addon is not in the package, or Node could not load it.",
+    cure: "Follow the error's own cure, which fits the cause; mostly: install the package again on this machine.",
+  },
+} as const;
+
 /** Every value that `LaneError.code` can have. */
-export type LaneErrorCode = (typeof CORE_ERROR_CODES)[number] | "NATIVE_LOAD_FAILED";
+export type LaneErrorCode = (typeof CORE_ERROR_CODES)[number] | keyof typeof OWN_ERRORS;
 
 export interface LaneErrorFields {
   readonly code: LaneErrorCode;

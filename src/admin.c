@@ -225,10 +225,10 @@ al_do_doctor(al_engine_t *e, al_request_t *r) {
 void
 al_do_errors(al_engine_t *e, al_request_t *r) {
   static const struct {
-    const char *name, *cure;
+    const char *name, *meaning, *cure;
     int number;
   } table[] = {
-#define ROW(name, number, cure) { #name, cure, number },
+#define ROW(name, number, meaning, cure) { #name, meaning, cure, number },
     AL_ERR_MAP(ROW)
 #undef ROW
   };
@@ -238,6 +238,7 @@ al_do_errors(al_engine_t *e, al_request_t *r) {
     if (!v) break;
     al_val_set(v, "code", al_val_text(table[i].name));
     al_val_set(v, "number", al_val_int(table[i].number));
+    al_val_set(v, "meaning", al_val_text(table[i].meaning));
     al_val_set(v, "cure", al_val_text(table[i].cure));
     al_val_add(list, v);
   }

@@ -64,7 +64,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * imageImport   home?, from                                        -> image row
  * imageList     home?                                              -> [image row]
  * doctor        home?, limactlPath?, image?, allowUnknownLima?      -> {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}
- * errors        -                                                  -> [{code, number, cure}] (the table, for docs and types)
+ * errors        -                                                  -> [{code, number, meaning, cure}] (the table of err.h)
  */
 void
 al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params);

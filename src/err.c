@@ -11,7 +11,7 @@
 const char *
 al_err_name(int code) {
   switch (code) {
-#define NAME(name, number, cure) case number: return #name;
+#define NAME(name, number, meaning, cure) case number: return #name;
     AL_ERR_MAP(NAME)
 #undef NAME
     case 0: return "OK";
@@ -23,7 +23,7 @@ al_err_name(int code) {
 static const char *
 table_cure(int code) {
   switch (code) {
-#define CURE(name, number, cure) case number: return cure;
+#define CURE(name, number, meaning, cure) case number: return cure;
     AL_ERR_MAP(CURE)
 #undef CURE
     case 0: return "";

@@ -6,64 +6,115 @@
 /* Functions return 0 or a negative code. Operating-system failures are -errno (which on Unix is
  * libuv's code too); ours start at -20000 and go down, so the two ranges cannot meet. */
 
-/* X(NAME, number, cure). NAME is also the `code` people see in a LaneError; the cure is the default
- * one, used when the place that raised the error set none. docs/ERRORS.md is generated from this. */
+/* X(NAME, number, meaning, cure). NAME is also the `code` people see in a LaneError; the cure is the default one, used
+ * when the place that raised the error set none. Numbers are never used again. docs/ERRORS.md is made from this table by
+ * scripts/generate-docs. */
 #define AL_ERR_MAP(X) \
-  X(BAD_OPTION, -20001, "Correct the option named in the message.") \
-  X(UNKNOWN_OPTION, -20002, "Remove the option or use the suggested name.") \
-  X(HOME_UNSAFE, -20003, "Use a directory of your own, mode 0700, on a local file system (option home or AGENT_LANE_HOME).") \
-  X(HOME_TOO_LONG, -20004, "Use a shorter home (option home or AGENT_LANE_HOME): socket names have a fixed maximum length.") \
-  X(LIMA_MISSING, -20005, "Install Lima 2.2 or newer, or name limactl with the option limactlPath or AGENT_LANE_LIMACTL.") \
-  X(LIMA_TOO_OLD, -20006, "Upgrade Lima to 2.2.0 or newer.") \
-  X(LIMA_UNKNOWN_VERSION, -20007, "Use a released limactl, or set allowUnknownLima: true if you built it yourself.") \
-  X(LIMA_ROOT, -20008, "Run as an ordinary user: limactl refuses root.") \
-  X(LIMA_FAILED, -20009, "See the message of limactl above; `agent-lane doctor` checks the installation.") \
-  X(QEMU_MISSING, -20010, "Install QEMU (Debian: qemu-system-x86 qemu-utils); `agent-lane doctor` says what is missing.") \
-  X(IMAGE_MISSING, -20011, "Import an image first: `agent-lane image import DIR`.") \
-  X(IMAGE_CORRUPT, -20012, "The stored image changed after import. Remove it and import it again.") \
-  X(IMAGE_INVALID, -20013, "Build the image again with image/build and import the result.") \
-  X(BUSY, -20014, "Wait for the lanes named in the message, close them, or raise maxConcurrentVms.") \
-  X(CONFIG_REFUSED, -20015, "Remove the setting named in the message from Lima's configuration; a lane never starts with it.") \
-  X(NETWORK_UNENFORCEABLE, -20016, "network: \"none\" needs QEMU; choose network: \"open\" to run without that promise.") \
-  X(START_TIMEOUT, -20017, "Raise startTimeoutSeconds, or look at the host's load; the first lane on a busy machine is slow.") \
-  X(START_FAILED, -20018, "See the message; `agent-lane doctor` checks the installation.") \
-  X(PEER_UNPROVEN, -20019, "Something else answered in the guest's place. Look for a process that took the lane's port.") \
-  X(PEER_INCOMPATIBLE, -20020, "Import a current image and use one version of Agent Lane.") \
-  X(CHANNEL_CLOSED, -20021, "The guest or its VM is gone; create a new lane.") \
-  X(PROTOCOL_VIOLATION, -20022, "The guest broke the protocol and its lane was closed; treat what ran there as hostile.") \
-  X(LANE_CLOSED, -20023, "Create a new lane; a closed one cannot be used again.") \
-  X(LANE_EXPIRED, -20024, "Raise timeoutMinutes or split the work.") \
-  X(EXEC_FAILED, -20025, "Check the command, its working directory and the user.") \
-  X(OUTPUT_LIMIT, -20026, "Write large output to a file in the guest and copy it out, or use onLine.") \
-  X(CALLBACK_THREW, -20027, "Catch errors inside the callback.") \
-  X(SOURCE_MISSING, -20028, "Check the host path.") \
-  X(SOURCE_UNREADABLE, -20029, "Make the file readable or leave it out.") \
-  X(SOURCE_UNSUPPORTED, -20030, "Leave sockets, devices and FIFOs out of the tree.") \
-  X(COPY_IN_FAILED, -20031, "See the guest's message; check free space and permissions there.") \
-  X(GUEST_FILE_MISSING, -20032, "Check the guest path.") \
-  X(NOT_A_FILE, -20033, "Only one regular file can be copied out.") \
-  X(IS_LINK, -20034, "Name the file itself: no component of the path may be a symbolic link.") \
-  X(FILE_TOO_LARGE, -20035, "Raise maxCopyOutBytes or make the file smaller.") \
-  X(GUEST_PATH_INVALID, -20036, "Use an absolute path without `.` or `..` components and without a trailing slash.") \
-  X(HOST_PATH_REFUSED, -20037, "Choose a target that is a plain path below the root, not in .git, and not a link or directory.") \
-  X(COPY_OUT_FAILED, -20038, "See the message; the target was left as it was.") \
-  X(TTY_UNSUPPORTED, -20039, "Run without a terminal on stdin; terminals come with a later version.") \
-  X(REGISTRY_DAMAGED, -20040, "Move registry.db aside (it is not overwritten) and run `agent-lane reap`.") \
-  X(REGISTRY_LOCKED, -20041, "Another process holds the registry; try again.") \
-  X(INTERRUPTED, -20042, "The process was asked to stop; start again.") \
-  X(DESTROY_FAILED, -20043, "Run `agent-lane reap --force`; `agent-lane ls` shows what is left.") \
-  X(NO_SUCH_LANE, -20044, "See `agent-lane ls` for the names.") \
-  X(BAD_NAME, -20045, "Names look like agent-lane-xxxxxxxx-xxxxxxxx.") \
-  X(PROGRAM_UNSAFE, -20046, "Install the program where only its owner can write, and use an absolute path.") \
-  X(TIMEOUT, -20047, "Raise the limit or look at the host's load.") \
-  X(ABORTED, -20048, "The caller cancelled the operation.") \
-  X(IO_ERROR, -20049, "See the message: the operating system refused.") \
-  X(NO_MEMORY, -20050, "Free memory on the host and try again.") \
-  X(WARDEN_REFUSED, -20051, "Lima started QEMU with something a lane must not have; see the message.") \
-  X(INTERNAL, -20052, "This is a bug in Agent Lane; please report it with the message.")
+  X(BAD_OPTION, -20001, "An option or an argument is of the wrong kind or out of its bounds.", \
+    "Correct the option named in the message.") \
+  X(UNKNOWN_OPTION, -20002, "There is no option of that name.", \
+    "Remove the option or use the suggested name.") \
+  X(HOME_UNSAFE, -20003, "Agent Lane's directory is open to others, or not on a local file system.", \
+    "Use a directory of your own, mode 0700, on a local file system (option home or AGENT_LANE_HOME).") \
+  X(HOME_TOO_LONG, -20004, "The path of Agent Lane's directory leaves no room for the names of sockets below it.", \
+    "Use a shorter home (option home or AGENT_LANE_HOME): socket names have a fixed maximum length.") \
+  X(LIMA_MISSING, -20005, "No limactl was found, or the one that was named cannot be run.", \
+    "Install Lima 2.2 or newer, or name limactl with the option limactlPath or AGENT_LANE_LIMACTL.") \
+  X(LIMA_TOO_OLD, -20006, "limactl is older than 2.2.0.", \
+    "Upgrade Lima to 2.2.0 or newer.") \
+  X(LIMA_UNKNOWN_VERSION, -20007, "limactl does not say a version that can be read.", \
+    "Use a released limactl, or set allowUnknownLima: true if you built it yourself.") \
+  X(LIMA_ROOT, -20008, "The process runs as root.", \
+    "Run as an ordinary user: limactl refuses root.") \
+  X(LIMA_FAILED, -20009, "limactl failed, or did not answer in time.", \
+    "See the message of limactl above; `agent-lane doctor` checks the installation.") \
+  X(QEMU_MISSING, -20010, "QEMU or qemu-img was not found.", \
+    "Install QEMU (Debian: qemu-system-x86 qemu-utils); `agent-lane doctor` says what is missing.") \
+  X(IMAGE_MISSING, -20011, "There is no guest image, or none of that name that fits this machine.", \
+    "Import an image first: `agent-lane image import DIR`.") \
+  X(IMAGE_CORRUPT, -20012, "A file of a stored image is not what was imported.", \
+    "The stored image changed after import. Remove it and import it again.") \
+  X(IMAGE_INVALID, -20013, "An image's manifest or one of its files breaks the format.", \
+    "Build the image again with image/build and import the result.") \
+  X(BUSY, -20014, "The start timeout passed while maxConcurrentVms lanes were running.", \
+    "Wait for the lanes named in the message, close them, or raise maxConcurrentVms.") \
+  X(CONFIG_REFUSED, -20015, "Lima's effective configuration of the lane is not the one that was asked for.", \
+    "Remove the setting named in the message from Lima's configuration; a lane never starts with it.") \
+  X(NETWORK_UNENFORCEABLE, -20016, "The network cannot be cut off on this machine.", \
+    "network: \"none\" needs QEMU; choose network: \"open\" to run without that promise.") \
+  X(START_TIMEOUT, -20017, "The lane was not ready within startTimeoutSeconds.", \
+    "Raise startTimeoutSeconds, or look at the host's load; the first lane on a busy machine is slow.") \
+  X(START_FAILED, -20018, "The VM or the lane agent in it did not start.", \
+    "See the message; `agent-lane doctor` checks the installation.") \
+  X(PEER_UNPROVEN, -20019, "What answered could not prove that it is the guest of this lane.", \
+    "Something else answered in the guest's place. Look for a process that took the lane's port.") \
+  X(PEER_INCOMPATIBLE, -20020, "The guest's lane agent speaks another version of the protocol.", \
+    "Import a current image and use one version of Agent Lane.") \
+  X(CHANNEL_CLOSED, -20021, "The connection to the guest ended, or the guest was silent for too long.", \
+    "The guest or its VM is gone; create a new lane.") \
+  X(PROTOCOL_VIOLATION, -20022, "The guest sent something that the protocol forbids.", \
+    "The guest broke the protocol and its lane was closed; treat what ran there as hostile.") \
+  X(LANE_CLOSED, -20023, "The lane is closed or closing, or there never was one of that name here.", \
+    "Create a new lane; a closed one cannot be used again.") \
+  X(LANE_EXPIRED, -20024, "The lane reached timeoutMinutes and was destroyed.", \
+    "Raise timeoutMinutes or split the work.") \
+  X(EXEC_FAILED, -20025, "The command could not be started in the guest.", \
+    "Check the command, its working directory and the user.") \
+  X(OUTPUT_LIMIT, -20026, "A command wrote more than is kept in memory.", \
+    "Write large output to a file in the guest and copy it out, or use onLine.") \
+  X(CALLBACK_THREW, -20027, "A callback of the caller's threw, so its command was ended.", \
+    "Catch errors inside the callback.") \
+  X(SOURCE_MISSING, -20028, "The file or directory to copy does not exist on the host.", \
+    "Check the host path.") \
+  X(SOURCE_UNREADABLE, -20029, "A file on the host cannot be read, or changed while it was.", \
+    "Make the file readable or leave it out.") \
+  X(SOURCE_UNSUPPORTED, -20030, "The tree to copy holds something that is no file, directory or link.", \
+    "Leave sockets, devices and FIFOs out of the tree.") \
+  X(COPY_IN_FAILED, -20031, "The guest could not unpack what was sent.", \
+    "See the guest's message; check free space and permissions there.") \
+  X(GUEST_FILE_MISSING, -20032, "The file to copy out does not exist in the guest.", \
+    "Check the guest path.") \
+  X(NOT_A_FILE, -20033, "What is to be copied out is no regular file.", \
+    "Only one regular file can be copied out.") \
+  X(IS_LINK, -20034, "The guest path leads over a symbolic link.", \
+    "Name the file itself: no component of the path may be a symbolic link.") \
+  X(FILE_TOO_LARGE, -20035, "The file is larger than maxCopyOutBytes.", \
+    "Raise maxCopyOutBytes or make the file smaller.") \
+  X(GUEST_PATH_INVALID, -20036, "That is no path for the guest.", \
+    "Use an absolute path without `.` or `..` components and without a trailing slash.") \
+  X(HOST_PATH_REFUSED, -20037, "The host's target is outside the root, in .git, a directory, or behind a link.", \
+    "Choose a target that is a plain path below the root, not in .git, and not a link or directory.") \
+  X(COPY_OUT_FAILED, -20038, "The file did not come out whole, or could not be written on the host.", \
+    "See the message; the target was left as it was.") \
+  X(TTY_UNSUPPORTED, -20039, "A terminal was asked for.", \
+    "Run without a terminal on stdin; terminals come with a later version.") \
+  X(REGISTRY_DAMAGED, -20040, "The registry cannot be read, or is not one of this version of Agent Lane.", \
+    "Move registry.db aside (it is not overwritten) and run `agent-lane reap`.") \
+  X(REGISTRY_LOCKED, -20041, "Another process held the registry for longer than we wait.", \
+    "Another process holds the registry; try again.") \
+  X(INTERRUPTED, -20042, "The process is ending, so nothing new is started.", \
+    "The process was asked to stop; start again.") \
+  X(DESTROY_FAILED, -20043, "It could not be proven that the lane is gone.", \
+    "Run `agent-lane reap --force`; `agent-lane ls` shows what is left.") \
+  X(NO_SUCH_LANE, -20044, "The registry has no such lane.", \
+    "See `agent-lane ls` for the names.") \
+  X(BAD_NAME, -20045, "That is no name of a lane.", \
+    "Names look like agent-lane-xxxxxxxx-xxxxxxxx.") \
+  X(PROGRAM_UNSAFE, -20046, "A program was found where somebody else could have put it.", \
+    "Install the program where only its owner can write, and use an absolute path.") \
+  X(ABORTED, -20048, "The caller ended the operation.", \
+    "The caller cancelled the operation.") \
+  X(IO_ERROR, -20049, "The operating system refused something.", \
+    "See the message: the operating system refused.") \
+  X(NO_MEMORY, -20050, "The process got no more memory.", \
+    "Free memory on the host and try again.") \
+  X(WARDEN_REFUSED, -20051, "The warden found an argument for QEMU that is not on its list, and did not start it.", \
+    "Lima started QEMU with something a lane must not have; see the message.") \
+  X(INTERNAL, -20052, "Something happened that cannot happen.", \
+    "This is a bug in Agent Lane; please report it with the message.")
 
 enum {
-#define AL_ERR_ENUM(name, number, cure) AL_E##name = number,
+#define AL_ERR_ENUM(name, number, meaning, cure) AL_E##name = number,
   AL_ERR_MAP(AL_ERR_ENUM)
 #undef AL_ERR_ENUM
 };

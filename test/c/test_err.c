@@ -10,7 +10,7 @@ test_err_table_has_name_and_cure(void **state) {
     int code;
     const char *name, *cure;
   } all[] = {
-#define ROW(name, number, cure) {AL_E##name, #name, cure},
+#define ROW(name, number, meaning, cure) {AL_E##name, #name, cure},
     AL_ERR_MAP(ROW)
 #undef ROW
   };
@@ -50,7 +50,7 @@ test_err_set_clears_what_was_there(void **state) {
   assert_string_equal(err.cure, "");
   al_err_cure(&err, "Wait %d s.", 5);
   assert_string_equal(al_err_cure_text(&err), "Wait 5 s.");
-  al_err_set(&err, AL_ETIMEOUT, "again: %s", err.msg);
+  al_err_set(&err, AL_ELANE_CLOSED, "again: %s", err.msg);
   assert_string_equal(err.msg, "again: 3 lanes run.");
   assert_int_equal(al_err_set(NULL, -EIO, "nobody listens"), -EIO);
 }

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generated parts of the documentation, made of src/err.h and lib/; run by generate-docs, compared by test/ts/docs.test.ts.
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const read = (path) => readFileSync(join(root, path), "utf8");
+
+/** The rows of AL_ERR_MAP. Throws when one cannot be read, so that none is left out in silence. */
+export function errorTable(header) {
+  const text = /"(?:[^"\\]|\\.)*"/.source;
+  const row = new RegExp(String.raw`^  X\((\w+), (-\d+), (${text}), \\\n    (${text})\)(?: \\)?$`, "gm");
+  const rows = [...header.matchAll(row)].map(([, code, number, meaning, cure]) => ({
+    code,
+    number: Number(number),
+    meaning: JSON.parse(meaning),
+    cure: JSON.parse(cure),
+  }));
+  const entries = header.match(/^  X\(/gm)?.length ?? 0;
+  if (rows.length === 0 || rows.length !== entries)
+    throw new Error(`src/err.h: ${entries} entries of AL_ERR_MAP, of which ${rows.length} can be read`);
+  return rows;
+}
+
+function errorsPage(rows, own) {
+  const cell = (text) => text.replaceAll("|", "\\|");
+  const line = (r) => `| \`${r.code}\` | ${cell(r.meaning)} | ${cell(r.cure)} |`;
+  return `# Errors
+
+Every error of this package is a \`LaneError\`: \`code\` is one of these and is what programs test, \`message\` says what happened, \`cure\` what to do
+about it; \`step\` and \`lane\` are there when they are known. The cure of an error may say more than the one below. Sandcastle passes
+only the message on, so the errors of a provider's calls carry code and cure in it as well.
+
+| code | what happened | what to do |
+|---|---|---|
+${rows.map(line).join("\n")}
+${Object.entries(own)
+  .map(([code, r]) => line({ code, ...r }))
+  .join("\n")}
+
+Made by \`scripts/generate-docs\` from \`src/err.h\` and \`lib/errors.ts\`; change those.
+`;
+}
+
+function withOptions(readme, table) {
+  const section = readme.indexOf("## Options of `lima()`");
+  const old = /(?:^\|.*\n)+/m.exec(readme.slice(section))?.[0];
+  if (section < 0 || old === undefined) throw new Error("README.md has no option table");
+  return readme.slice(0, section) + readme.slice(section).replace(old, () => `${table}\n`);
+}
+
+/** The text that each file should have, by path. */
+export function pages({ optionTable, ownErrors }) {
+  return {
+    "README.md": withOptions(read("README.md"), optionTable),
+    "docs/ERRORS.md": errorsPage(errorTable(read("src/err.h")), ownErrors),
+  };
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const { optionTable } = await import("../../dist/options.js");
+  const { OWN_ERRORS } = await import("../../dist/errors.js");
+  const made = pages({ optionTable: optionTable(), ownErrors: OWN_ERRORS });
+  for (const [path, text] of Object.entries(made)) writeFileSync(join(root, path), text);
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The documentation says what the source says: generated parts are current, and every file that is named is there.
+import { readdirSync, readFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { errorTable, pages } from "../../scripts/lib/docs.mjs";
+import { asLaneError, badOption, CORE_ERROR_CODES, OWN_ERRORS } from "../../lib/errors.js";
+import { optionTable } from "../../lib/options.js";
+
+const root = join(import.meta.dirname, "..", "..");
+const read = (path: string) => readFileSync(join(root, path), "utf8");
+const header = read("src/err.h");
+
+describe("generated text", () => {
+  const made = pages({ optionTable: optionTable(), ownErrors: OWN_ERRORS });
+
+  it.each(Object.keys(made))("%s is current (else: scripts/generate-docs)", (path) => {
+    expect(read(path)).toBe(made[path]);
+  });
+
+  it("lists every code once", () => {
+    const listed = [...made["docs/ERRORS.md"]!.matchAll(/^\| `(\w+)`/gm)].map((m) => m[1]);
+    expect(listed).toEqual([...CORE_ERROR_CODES, ...Object.keys(OWN_ERRORS)]);
+  });
+
+  it("is not made of a table that cannot be read whole", () => {
+    expect(() => errorTable(header.replace("X(BUSY, -20014,", "X(BUSY, AL_BUSY,"))).toThrow(/of which/);
+    expect(() => errorTable("")).toThrow(/0 entries/);
+  });
+});
+
+it("cures that lib/ gives itself are those of the table", () => {
+  const cures = new Map(errorTable(header).map((row) => [row.code, row.cure]));
+  for (const error of [badOption("x"), asLaneError(new Error("x"))]) expect(error.cure).toBe(cures.get(error.code));
+});
+
+describe("names of files in the documentation", () => {
+  const made = /^(?:\.git|build|dist|node_modules|prebuilds)(?:\/|$)/;
+  const walk = (dir: string): string[] =>
+    readdirSync(join(root, dir), { withFileTypes: true }).flatMap((entry) => {
+      const path = join(dir, entry.name);
+      if (made.test(path)) return [];
+      return entry.isDirectory() ? walk(path) : [path];
+    });
+  const files = walk("");
+  const documents = files.filter((path) => path.endsWith(".md"));
+
+  it.each(documents)("%s names files that are there", (path) => {
+    const named = [...read(path).matchAll(/`([\w./-]+\.(?:c|h|cc|ts|mjs|cjs|py|sh|md|gyp))`|\]\(([\w./-]+)\)/g)].map((m) =>
+      m[2] === undefined ? m[1]! : join(dirname(path), m[2]),
+    );
+    const there = (name: string) => files.some((path) => path === name || path.endsWith(`/${name}`));
+    expect(named.filter((name) => !there(name))).toEqual([]);
+  });
+});
