@@ -6,6 +6,7 @@
 #include "work.h"
 #include "xfer_int.h"
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ static const char dir_script[] = "mkdir -p -- \"$1\" && exec " TAR "-C \"$1\"\n"
 typedef struct xfer_in_s {
   al_xfer_t base;
   al_chan_t *c;
+  al_chan_watch_t watch; /* the channel may end while the host is still looked at, when there is no stream that would say so */
   al_stream_t *s;       /* NULL before the start and after the end */
   al_worker_t *worker;
   al_job_t job;
@@ -78,6 +80,7 @@ static void
 maybe_finish(xfer_in_t *x) {
   if (x->s || x->busy || x->closing) return;
   x->closing = true;
+  al_chan_unwatch(&x->watch);
   x->handles = 3;
   al_worker_close(x->worker, on_worker_closed, x);
 }
@@ -106,6 +109,11 @@ static void
 cancel(al_xfer_t *base, const al_err_t *why) {
   xfer_in_t *x = (xfer_in_t *) base;
   if (!x->closing) stop(x, why);
+}
+
+static void
+on_chan_end(al_chan_watch_t *w, const al_err_t *why) {
+  stop((xfer_in_t *) (void *) ((char *) w - offsetof(xfer_in_t, watch)), why);
 }
 
 static void
@@ -269,6 +277,8 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_
   }
   uv_timer_init(al_chan_loop(c), &x->grace);
   x->grace.data = x->pipe.async.data = x;
+  x->watch.cb = on_chan_end;
+  al_chan_watch(c, &x->watch);
   x->busy = true;
   al_worker_post(x->worker, &x->job, run_look, on_looked);
   *out = &x->base;

@@ -1,6 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of copying in, against the real lane agent on this machine: trees, files, refusals, cancelling. */
 #include "xfer_test.h"
+#include <fcntl.h>
+
+/* In libc's place: a host's disk that takes its time (an automounted home, a sleeping disk). */
+static volatile unsigned slow_ms;
+
+int
+stat(const char *restrict name, struct stat *restrict st) {
+  if (slow_ms) usleep(slow_ms * 1000);
+  return fstatat(AT_FDCWD, name, st, 0);
+}
 
 static void
 test_xfer_in_tree_keeps_everything(void **state) {
@@ -206,6 +216,23 @@ test_xfer_in_ends_with_its_channel(void **state) {
 }
 
 static void
+test_xfer_in_outlives_a_channel_that_ends_while_the_host_is_looked_at(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o = { 0 };
+  al_xfer_t *x;
+  sh(&r, "printf new > f");
+  slow_ms = 300;
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), path(&r, "t"), on_xfer, &o, &x, &o.err), 0);
+  kill(r.agent, SIGKILL);
+  rig_wait(&r, &r.closed, 5000);
+  rig_wait(&r, &o.done, 5000);
+  slow_ms = 0;
+  assert_fails(&o, AL_ECHANNEL_CLOSED, NULL);
+  rig_end(&r);
+}
+
+static void
 test_xfer_both_ways_is_exact(void **state) {
   (void) state;
   START(r);
@@ -238,6 +265,7 @@ main(void) {
     cmocka_unit_test(test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure),
     cmocka_unit_test(test_xfer_in_cancel_removes_the_temporary),
     cmocka_unit_test(test_xfer_in_ends_with_its_channel),
+    cmocka_unit_test(test_xfer_in_outlives_a_channel_that_ends_while_the_host_is_looked_at),
     cmocka_unit_test(test_xfer_both_ways_is_exact),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
