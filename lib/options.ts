@@ -21,6 +21,8 @@ export interface LimaOptions {
   readonly syncInTimeoutSeconds?: number | undefined;
   /** Largest file that may be copied out of the lane, in bytes. Integer 1–4294967296 (4 GiB), default 268435456 (256 MiB). */
   readonly maxCopyOutBytes?: number | undefined;
+  /** Output that all running commands of a lane may keep in memory together, in bytes; the one that passes it is killed. Integer 1048576 (1 MiB)–8589934592 (8 GiB), default 536870912 (512 MiB). */
+  readonly maxBufferedBytes?: number | undefined;
   /** VMs that may run at the same time, over all processes of this user. Integer 1–32, default 2. */
   readonly maxConcurrentVms?: number | undefined;
   /** The worktree's path in the guest: absolute, normalised. Default `/home/agent/workspace`. */
@@ -57,6 +59,7 @@ export interface ResolvedOptions extends LimaOptions {
   readonly startTimeoutSeconds: number;
   readonly syncInTimeoutSeconds: number;
   readonly maxCopyOutBytes: number;
+  readonly maxBufferedBytes: number;
   readonly maxConcurrentVms: number;
   readonly worktreePath: string;
   readonly guestSudo: boolean;
@@ -137,6 +140,11 @@ export const OPTIONS: readonly OptionSpec[] = [
     dflt: "256 MiB",
     bounds: "1 B–4 GiB",
     doc: "largest file that may be copied out, in bytes",
+  }),
+  spec("maxBufferedBytes", int(MIB, 8 * GIB), 512 * MIB, {
+    dflt: "512 MiB",
+    bounds: "1 MiB–8 GiB",
+    doc: "output that all running commands keep in memory together, in bytes; the one that passes it is stopped",
   }),
   spec("maxConcurrentVms", int(1, 32), 2, { doc: "VMs that may run at a time, over all processes of this user" }),
   spec("worktreePath", { kind: "guest path" }, "/home/agent/workspace", {

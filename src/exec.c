@@ -24,6 +24,8 @@ struct al_exec_s {
   bool ended;    /* the stream is over, `result` or `err` is set */
   bool settling; /* `handle` is being closed; on_done comes from there */
   size_t max;
+  al_budget_t *budget;
+  size_t kept; /* counted in budget->used */
   al_buf_t input;
   size_t input_off;
   al_buf_t out, errs, batch;
@@ -37,15 +39,31 @@ struct al_exec_s {
   uv_timer_t handle; /* never started: closing it is how on_done gets to the loop */
 };
 
+/* Brings the lane's budget up to date; false when it is passed. */
+static bool
+within_budget(al_exec_t *e) {
+  if (!e->budget) return true;
+  size_t kept = e->out.len + e->errs.len + e->split.part.len + e->out_tail.len + e->errs_tail.len;
+  e->budget->used = e->budget->used - e->kept + kept;
+  e->kept = kept;
+  return e->budget->used <= e->budget->max;
+}
+
 static void
-deinit(al_exec_t *e) {
-  al_buf_deinit(&e->input);
+drop_output(al_exec_t *e) {
   al_buf_deinit(&e->out);
   al_buf_deinit(&e->errs);
-  al_buf_deinit(&e->batch);
   al_tail_deinit(&e->out_tail);
   al_tail_deinit(&e->errs_tail);
   al_lines_deinit(&e->split);
+  within_budget(e);
+}
+
+static void
+deinit(al_exec_t *e) {
+  drop_output(e);
+  al_buf_deinit(&e->input);
+  al_buf_deinit(&e->batch);
   al_free(e);
 }
 
@@ -77,6 +95,8 @@ on_handle_closed(uv_handle_t *h) {
     memset(r, 0, sizeof *r);
     al_err_set(&e->err, AL_ENO_MEMORY, "out of memory for the command's output");
   }
+  drop_output(e);
+  e->budget = NULL; /* it may be gone after on_done */
   e->cbs.on_done(e, e->data, r, &e->err);
   deinit(e);
 }
@@ -99,6 +119,18 @@ give_up(al_exec_t *e, int code, const char *what) {
   if (code == AL_EOUTPUT_LIMIT)
     al_err_set(&why, code, "the command wrote more than %zu bytes to %s and was stopped", e->max, what);
   else al_err_set(&why, AL_ENO_MEMORY, "out of memory for the command's %s", what);
+  al_stream_reset(e->s, &why);
+}
+
+/* What the command had kept is freed at once: the others, whose bytes may be next in the same read, must not pay for it. */
+static void
+give_up_budget(al_exec_t *e) {
+  al_err_t why = { 0 };
+  al_err_set(&why, AL_EOUTPUT_LIMIT,
+    "the commands of this lane kept more than %llu bytes of output in memory (option maxBufferedBytes); this one was stopped",
+    (unsigned long long) e->budget->max);
+  al_err_cure(&why, "Raise maxBufferedBytes, run fewer commands at a time, use onLine, or write large output to a file and copy it out.");
+  drop_output(e);
   al_stream_reset(e->s, &why);
 }
 
@@ -157,6 +189,7 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
   }
   if (r == -ENOBUFS) give_up(e, AL_EOUTPUT_LIMIT, what);
   else if (r < 0) give_up(e, AL_ENO_MEMORY, what);
+  else if (!within_budget(e)) give_up_budget(e);
   else give_credit(e, sub);
   (void) s;
 }
@@ -243,6 +276,7 @@ al_exec_start(
   e->stream = opts->stream;
   e->input_open = opts->input_open;
   e->max = opts->max_output ? opts->max_output : AL_OUTPUT_MAX;
+  e->budget = opts->budget;
   al_buf_init(&e->input, 0);
   al_buf_init(&e->out, e->max);
   al_buf_init(&e->errs, e->max);

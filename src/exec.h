@@ -5,7 +5,16 @@
 
 #include "chan.h"
 
-#define AL_OUTPUT_MAX (256u << 20) /* whole stdout, or whole stderr, of one command */
+#define AL_OUTPUT_MAX (256u << 20)   /* whole stdout, or whole stderr, of one command */
+#define AL_BUFFERED_MAX (512u << 20) /* default of option maxBufferedBytes */
+#define AL_BUFFERED_LEAST (1u << 20)
+#define AL_BUFFERED_MOST (8ll << 30)
+
+/* What the commands of one lane keep of their output in memory, together. The command that passes `max` is killed and ends
+ * with AL_EOUTPUT_LIMIT; the others go on. */
+typedef struct al_budget_s {
+  uint64_t used, max;
+} al_budget_t;
 
 typedef struct al_exec_s al_exec_t;
 
@@ -20,6 +29,7 @@ typedef struct al_exec_opts_s {
   size_t input_len;
   bool input_open;           /* more input follows by al_exec_write; else EOF after `input` */
   size_t max_output;         /* 0 = AL_OUTPUT_MAX */
+  al_budget_t *budget;       /* shared by the lane's commands, outlives them until their on_done; NULL: no common limit */
 } al_exec_opts_t;
 
 typedef struct al_exec_result_s {

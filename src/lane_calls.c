@@ -193,6 +193,7 @@ read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
   c->opts.input = input ? input->text : NULL;
   c->opts.input_len = input ? input->len : 0;
   c->opts.input_open = open;
+  c->opts.budget = &lane->budget;
   return 0;
 }
 

@@ -60,7 +60,7 @@ read_enum(const al_val_t *p, const char *key, const char *a, const char *b, bool
 
 static int
 read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
-  int64_t cpus, disk, minutes, start, sync, vms, out;
+  int64_t cpus, disk, minutes, start, sync, vms, out, buffered;
   double memory;
   int rc;
   if (
@@ -71,6 +71,7 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
     || (rc = al_val_get_int(p, "syncInTimeoutSeconds", 0, 0, 3600, &sync, err))
     || (rc = al_val_get_int(p, "maxConcurrentVms", 2, 1, 32, &vms, err))
     || (rc = al_val_get_int(p, "maxCopyOutBytes", AL_COPY_OUT_MAX, 1, 4ll << 30, &out, err))
+    || (rc = al_val_get_int(p, "maxBufferedBytes", AL_BUFFERED_MAX, AL_BUFFERED_LEAST, AL_BUFFERED_MOST, &buffered, err))
   )
     return rc;
   lane->spec.cpus = (int) cpus;
@@ -81,6 +82,7 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   lane->sync_in_s = (int) sync;
   lane->max_vms = (int) vms;
   lane->max_copy_out = (uint64_t) out;
+  lane->budget.max = (uint64_t) buffered;
   return 0;
 }
 

@@ -44,6 +44,7 @@ struct al_lane_s {
   bool accel_auto;
   char **env;                 /* NAME=value of every exec, NULL-terminated */
   uint64_t max_copy_out;
+  al_budget_t budget;         /* output that open commands keep; max: maxBufferedBytes */
   /* progress of create */
   const char *step;
   int prelude;                /* answers still owed by the checks before admission */

@@ -87,6 +87,70 @@ test_exec_output_limit_kills_the_tree(void **state) {
 }
 
 static void
+test_exec_budget_is_shared_and_stops_only_who_passes_it(void **state) {
+  (void) state;
+  START(r);
+  static run_t u[3];
+  memset(u, 0, sizeof u);
+  al_budget_t budget = { .max = 300000 };
+  al_exec_opts_t o = { .budget = &budget };
+  start(&r, &u[0], "head -c 100000 /dev/zero; sleep 1.5; echo", o);
+  start(&r, &u[1], "head -c 100000 /dev/zero >&2; sleep 1.5; echo", o);
+  for (int i = 0; i < 200 && budget.used < 200000; i++) rig_idle(&r, 10);
+  assert_int_equal(budget.used, 200000);
+  start(&r, &u[2], "echo $$ > pid; yes", o);
+  rig_wait(&r, &u[2].done, 5000);
+  assert_int_equal(u[2].err.code, AL_EOUTPUT_LIMIT);
+  assert_non_null(strstr(u[2].err.msg, "maxBufferedBytes"));
+  assert_non_null(strstr(u[2].err.msg, "300000"));
+  assert_true(budget.used <= 200002);
+  clear(&u[2]);
+  run(&r, &u[2], "sleep 0.1; kill -0 $(cat pid)", o);
+  assert_int_not_equal(u[2].result.exit_code, 0);
+  clear(&u[2]);
+  for (int i = 0; i < 2; i++) {
+    finish(&r, &u[i]);
+    assert_int_equal(u[i].result.out_len + u[i].result.errs_len, 100001);
+    clear(&u[i]);
+  }
+  assert_int_equal(budget.used, 0);
+  run(&r, &u[0], "head -c 300000 /dev/zero", o); /* exactly all of it */
+  assert_int_equal(u[0].result.out_len, 300000);
+  clear(&u[0]);
+  start(&r, &u[0], "head -c 300001 /dev/zero", o);
+  rig_wait(&r, &u[0].done, 5000);
+  assert_int_equal(u[0].err.code, AL_EOUTPUT_LIMIT);
+  clear(&u[0]);
+  rig_end(&r);
+}
+
+static void
+test_exec_budget_counts_what_lines_keep(void **state) {
+  (void) state;
+  START(r);
+  run_t u = { 0 };
+  al_budget_t budget = { .max = 300000 };
+  run(&r, &u, "seq 1 300000; seq 1 100000 >&2", (al_exec_opts_t){ .lines = true, .budget = &budget }); /* goes through, but for tails */
+  assert_int_equal(u.result.out_len, 65536);
+  clear(&u);
+  run(&r, &u, "head -c 400000 /dev/zero", (al_exec_opts_t){ .stream = true, .budget = &budget });
+  assert_int_equal(u.bytes[1], 400000);
+  clear(&u);
+  start(&r, &u, "head -c 400000 /dev/zero; sleep 100", (al_exec_opts_t){ .lines = true, .budget = &budget }); /* one unfinished line */
+  rig_wait(&r, &u.done, 5000);
+  assert_int_equal(u.err.code, AL_EOUTPUT_LIMIT);
+  assert_int_equal(u.batches, 0);
+  clear(&u);
+  start(&r, &u, "head -c 100000 /dev/zero; sleep 100", (al_exec_opts_t){ .budget = &budget });
+  for (int i = 0; i < 200 && budget.used < 100000; i++) rig_idle(&r, 10);
+  al_exec_cancel(u.e, NULL);
+  rig_wait(&r, &u.done, 5000);
+  assert_int_equal(budget.used, 0);
+  clear(&u);
+  rig_end(&r);
+}
+
+static void
 test_exec_cancel_kills_and_hands_on_nothing_more(void **state) {
   (void) state;
   START(r);
@@ -226,6 +290,8 @@ main(void) {
     cmocka_unit_test(test_exec_signals_are_128_plus_n),
     cmocka_unit_test(test_exec_what_cannot_start_says_why),
     cmocka_unit_test(test_exec_output_limit_kills_the_tree),
+    cmocka_unit_test(test_exec_budget_is_shared_and_stops_only_who_passes_it),
+    cmocka_unit_test(test_exec_budget_counts_what_lines_keep),
     cmocka_unit_test(test_exec_cancel_kills_and_hands_on_nothing_more),
     cmocka_unit_test(test_exec_background_child_does_not_hold_the_result),
     cmocka_unit_test(test_exec_raw_stream_hands_on_both),

@@ -59,7 +59,7 @@ describe("options", () => {
   it("values out of bounds or of the wrong type are refused by name", async () => {
     const cases = {
       cpus: [0, 65, 1.5, "2", NaN], memoryGiB: [0.5, 257, Infinity], diskGiB: [0, 2049], timeoutMinutes: [0, 1441], startTimeoutSeconds: [4, 601],
-      syncInTimeoutSeconds: [9, 3601], maxCopyOutBytes: [0, 4 * 2 ** 30 + 1], maxConcurrentVms: [0, 33], worktreePath: ["relative", "/a/../b", "/a/"],
+      syncInTimeoutSeconds: [9, 3601], maxCopyOutBytes: [0, 4 * 2 ** 30 + 1], maxBufferedBytes: [2 ** 20 - 1, 2 ** 33 + 1], maxConcurrentVms: [0, 33], worktreePath: ["relative", "/a/../b", "/a/"],
       guestSudo: ["yes"], network: ["closed"], accelerator: ["kvm"], env: [{ "A B": "1" }, { A: 1 }, { A: "x\0y" }], limactlPath: ["limactl"], onEvent: ["f"],
     };
     for (const [name, values] of Object.entries(cases))

@@ -23,6 +23,7 @@ const BOUNDS: [keyof LimaOptions, number, number, boolean][] = [
   ["startTimeoutSeconds", 5, 600, true],
   ["syncInTimeoutSeconds", 10, 3600, true],
   ["maxCopyOutBytes", 1, 4 * 2 ** 30, true],
+  ["maxBufferedBytes", 2 ** 20, 8 * 2 ** 30, true],
   ["maxConcurrentVms", 1, 32, true],
 ];
 
@@ -36,6 +37,7 @@ describe("defaults", () => {
       startTimeoutSeconds: 110,
       syncInTimeoutSeconds: 150,
       maxCopyOutBytes: 268435456,
+      maxBufferedBytes: 536870912,
       maxConcurrentVms: 2,
       worktreePath: "/home/agent/workspace",
       guestSudo: true,

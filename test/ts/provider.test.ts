@@ -80,6 +80,23 @@ describe("a lane", () => {
     expect(r.status).toBe(0);
   });
 
+  it("stops the command that passes maxBufferedBytes, and no other", async () => {
+    const s = stage();
+    const r = await s.run(`
+      const lane = await create({ maxBufferedBytes: 2 ** 20 });
+      const other = lane.exec("head -c 600000 /dev/zero; sleep 2");
+      await lane.exec("sleep 1");
+      report("passed", await failure(() => lane.exec("head -c 600000 /dev/zero; sleep 100")));
+      report("other", (await other).stdout.length);
+      report("after", (await lane.exec("head -c 1048576 /dev/zero")).stdout.length);
+      await lane.close();`);
+    const passed = r.said["passed"] as { message: string; cure: string };
+    expect(passed).toMatchObject({ code: "OUTPUT_LIMIT", message: expect.stringContaining("maxBufferedBytes") as string });
+    expect(passed.cure).toContain("maxBufferedBytes");
+    expect(r.said).toMatchObject({ other: 600000, after: 1048576 });
+    expect(r.status).toBe(0);
+  });
+
   it("settles what is in flight at close, delivers no line after it, and answers concurrent closes", async () => {
     const s = stage();
     const r = await s.run(`
