@@ -59,7 +59,8 @@ export class ExitGuard {
   #listen(): void {
     if (!isMainThread) return;
     process.on("exit", this.#onExit);
-    for (const signal of SIGNALS) process.on(signal, this.#onSignal);
+    // Before the others: a `once` listener that has run is off the list, and we would not know of it and what it still does.
+    for (const signal of SIGNALS) process.prependListener(signal, this.#onSignal);
   }
 
   #unlisten(): void {

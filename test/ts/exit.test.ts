@@ -72,6 +72,15 @@ describe("with a lane", () => {
     expect(end.code).toBe(1);
   });
 
+  it("a handler that is good for one signal is not cut short, though it is off the list when it runs", async () => {
+    const end = await run(
+      "process.once('SIGINT', () => { console.log('theirs'); setTimeout(() => { console.log('saved'); process.exit(5); }, 600); }); guard.hold();",
+      "SIGINT",
+    );
+    expect(end.out).toBe("up\ntheirs\nsaved\nclosed 2000\n");
+    expect(end.code).toBe(5);
+  });
+
   it("does not wait for signal-exit, which waits for everybody else", async () => {
     // signal-exit 4 does this: one listener per signal, which acts only when no other listener is left.
     const signalExit = `globalThis[Symbol.for("signal-exit emitter")] = { count: 1 };
