@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is published: the right files, nothing else, and a package description that tools agree with.
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -32,6 +32,7 @@ describe("npm pack", () => {
       `prebuilds/${platform}/agent_lane.node`,
       `prebuilds/${platform}/warden`,
       "prebuilds/guest/agent-x86_64",
+      "docs/ERRORS.md",
       "package.json",
     ])
       expect(paths).toContain(path);
@@ -56,9 +57,15 @@ describe("npm pack", () => {
       files
         .map((f) => f.path)
         .filter((p) =>
-          /^(test|bench|build|node_modules|docs|lib)\/|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(p),
+          /^(test|bench|build|node_modules|lib)\/|^docs\/(?!ERRORS\.md$)|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(p),
         ),
     ).toEqual([]);
+  });
+
+  it("holds nothing compiled from a file that is no longer there", () => {
+    const compiled = files.map((f) => /^dist\/(.+?)(?:\.d\.ts|\.js)$/.exec(f.path)?.[1]).filter((name) => name !== undefined);
+    expect(compiled.length).toBeGreaterThan(20);
+    expect(compiled.filter((name) => !existsSync(join(root, "lib", `${name}.ts`)))).toEqual([]);
   });
 
   it("keeps the command executable", () => {
