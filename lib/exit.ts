@@ -10,8 +10,7 @@ const SIGNAL_MS = 5000;
 const SAY_MS = 200;
 
 const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
-type Signal = (typeof SIGNALS)[number];
-type Listener = ((signal: Signal) => void) & { [OURS]?: true };
+type Listener = ((signal: NodeJS.Signals) => void) & { [OURS]?: true };
 
 // Marks our listeners, so that two copies of this package in one process know each other.
 const OURS = Symbol.for("agent-lane.signal");
@@ -25,7 +24,7 @@ function signalExitListeners(): number {
 }
 
 /** Whether somebody else decides what this signal does. */
-function othersListen(signal: Signal): boolean {
+function othersListen(signal: NodeJS.Signals): boolean {
   const foreign = (process.listeners(signal) as Listener[]).filter((listener) => listener[OURS] !== true);
   return foreign.length > signalExitListeners();
 }
@@ -38,7 +37,9 @@ export class ExitGuard {
   readonly #onExit = (): void => {
     this.#engine.close(EXIT_MS);
   };
-  readonly #onSignal: Listener = Object.assign((signal: Signal): void => this.#end(signal), { [OURS]: true as const });
+  readonly #onSignal: Listener = Object.assign((signal: NodeJS.Signals): void => this.#end(signal), {
+    [OURS]: true as const,
+  });
 
   constructor(engine: Engine) {
     this.#engine = engine;
@@ -69,7 +70,7 @@ export class ExitGuard {
     for (const signal of SIGNALS) process.off(signal, this.#onSignal);
   }
 
-  #end(signal: Signal): void {
+  #end(signal: NodeJS.Signals): void {
     // Sandcastle's createSandbox handles signals itself, by process.exit: our turn is then `exit`.
     if (this.#ending || othersListen(signal)) return;
     this.#ending = true;
