@@ -7,26 +7,10 @@
 
 /* ---- stand-ins for processes of the lane ---- */
 
-static pid_t
-sleeper(void) {
-  pid_t pid = fork();
-  if (pid == 0) {
-    for (;;) pause();
-  }
-  assert_true(pid > 0);
-  return pid;
-}
-
 static bool
 runs(pid_t pid) {
   int status;
   return waitpid(pid, &status, WNOHANG) == 0;
-}
-
-static void
-end(pid_t pid) {
-  kill(pid, SIGKILL);
-  waitpid(pid, NULL, 0);
 }
 
 /* A process whose command line is that of the lane's hostagent, and so on. */
@@ -146,7 +130,7 @@ static void
 test_destroy_spares_a_recycled_pid(void **state) {
   (void) state;
   build();
-  pid_t stranger = sleeper(), agent = pretend("hostagent", "--pidfile", lane("ha.pid"), NAME);
+  pid_t stranger = al_test_sleeper(), agent = pretend("hostagent", "--pidfile", lane("ha.pid"), NAME);
   write_pid("qemu.pid", stranger);
   write_pid("ha.pid", agent);
   al_test_write(spec.dir, "vz.pid", "12x\n");
@@ -160,7 +144,7 @@ test_destroy_spares_a_recycled_pid(void **state) {
   al_free(seen);
   assert_true(runs(stranger));
   assert_false(runs(agent));
-  end(stranger);
+  al_test_kill(stranger);
 }
 
 static void
@@ -177,7 +161,7 @@ test_destroy_kills_what_limactl_left(void **state) {
   destroyed();
   for (int i = 0; i < 4; i++) assert_false(runs(left[i]));
   assert_true(runs(stranger));
-  end(stranger);
+  al_test_kill(stranger);
 }
 
 static void
@@ -334,8 +318,8 @@ test_boot_ends_with_the_banner(void **state) {
   assert_int_equal(al_lima_processes(&home, NAME, &list, NULL), 0);
   assert_int_equal(list->len, 0);
   al_val_free(list);
-  /* A guest that needs longer than the pace of the tries is not starved by them. */
-  script(QEMU("SSH-2.0-slow", "0.8") "sleep 60; }\n");
+  /* A guest that has refused and then needs longer than the pace of the tries is waited for, not asked again and again. */
+  script(QEMU("SSH-2.0-slow", "1.6/2") "sleep 60; }\n");
   a = boot(15000);
   assert_answer(&a.a, 0, NULL);
   destroyed();
