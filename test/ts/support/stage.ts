@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A place outside the checkout in which an unprivileged user runs the built package on a scripted limactl (limactl refuses root).
 import { spawn, type ChildProcess } from "node:child_process";
-import { createHash } from "node:crypto";
 import {
   chmodSync,
   chownSync,
@@ -13,11 +12,11 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
-  writeFileSync,
 } from "node:fs";
-import { arch, tmpdir } from "node:os";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
+import { makeImage, makePrograms, write } from "./image.mjs";
 
 const root = join(import.meta.dirname, "..", "..", "..");
 const NOBODY = 65534;
@@ -28,60 +27,6 @@ export interface Outcome {
   /** What the script reported: report("name", value). */
   readonly said: Record<string, never>;
   readonly err: string;
-}
-
-function write(path: string, text: string, mode = 0o644): void {
-  writeFileSync(path, text);
-  chmodSync(path, mode);
-}
-
-const DISK_BYTES = 8 * 2 ** 30;
-
-/** The header of an empty qcow2 disk: what an import looks at. */
-function qcow2(): Buffer {
-  const header = Buffer.alloc(112);
-  header.write("QFI\xfb", "latin1");
-  header.writeUInt32BE(3, 4);
-  header.writeBigUInt64BE(BigInt(DISK_BYTES), 24);
-  return header;
-}
-
-/** A complete image of a few bytes. */
-function makeImage(dir: string): void {
-  mkdirSync(dir);
-  const parts: [string, string, Buffer][] = [
-    ["disk.qcow2", "disk", qcow2()],
-    ["vmlinuz", "kernel", Buffer.from("the kernel")],
-    ["initrd.img", "initrd", Buffer.from("the initrd")],
-  ];
-  const files = parts.map(([name, role, data]) => {
-    writeFileSync(join(dir, name), data);
-    return { name, size: data.length, sha256: createHash("sha256").update(data).digest("hex"), role };
-  });
-  const boot = {
-    kernel: "vmlinuz",
-    initrd: "initrd.img",
-    cmdline: "root=/dev/vda quiet",
-    disk: "disk.qcow2",
-    disk_format: "qcow2",
-  };
-  const manifest = {
-    schema: 1,
-    name: "base",
-    flavour: "base",
-    version: "1",
-    arch: arch() === "arm64" ? "aarch64" : "x86_64",
-    created: "2026-01-01T00:00:00Z",
-    virtual_size: DISK_BYTES,
-    files,
-    boot: { qemu: boot, vz: { ...boot, disk_format: "raw" } },
-    probe_marker: "agent-lane-probe-ok",
-    probe_word: "agentlane.probe",
-    users: { login: "lane", agent: "agent" },
-    features: ["shell-transport"],
-    packages: [],
-  };
-  write(join(dir, "manifest.json"), JSON.stringify(manifest));
 }
 
 export class Stage {
@@ -107,10 +52,7 @@ export class Stage {
     );
     for (const file of ["limactl.mjs", "guest.mjs"])
       copyFileSync(join(import.meta.dirname, file), join(dir, "bin", file));
-    write(this.limactl, `#!/bin/sh\nexec '${process.execPath}' '${join(dir, "bin", "limactl.mjs")}' "$@"\n`, 0o755);
-    write(join(dir, "bin", "qemu-img"), '#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\n: >"$1"\n', 0o755);
-    for (const name of ["qemu-system-x86_64", "qemu-system-aarch64"])
-      write(join(dir, "bin", name), "#!/bin/sh\nexit 1\n", 0o755);
+    makePrograms(join(dir, "bin"), join(dir, "bin", "limactl.mjs"));
     makeImage(join(dir, "image"));
     if (this.#uid !== undefined) chownSync(this.work, this.#uid, this.#uid);
     mkdirSync(this.home, { mode: 0o700 });

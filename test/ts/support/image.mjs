@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A complete guest image of a few bytes, and the programs of QEMU that a scripted limactl does not need but the product looks for.
+import { createHash } from "node:crypto";
+import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
+import { arch } from "node:os";
+import { join } from "node:path";
+
+const DISK_BYTES = 8 * 2 ** 30;
+
+/** The header of an empty qcow2 disk: what an import looks at. */
+function qcow2() {
+  const header = Buffer.alloc(112);
+  header.write("QFI\xfb", "latin1");
+  header.writeUInt32BE(3, 4);
+  header.writeBigUInt64BE(BigInt(DISK_BYTES), 24);
+  return header;
+}
+
+/** Writes a file with exactly these permissions, whatever the umask is. */
+export function write(path, text, mode = 0o644) {
+  writeFileSync(path, text);
+  chmodSync(path, mode);
+}
+
+/** An image that can be imported, in a new directory. */
+export function makeImage(dir) {
+  mkdirSync(dir);
+  const parts = [
+    ["disk.qcow2", "disk", qcow2()],
+    ["vmlinuz", "kernel", Buffer.from("the kernel")],
+    ["initrd.img", "initrd", Buffer.from("the initrd")],
+  ];
+  const files = parts.map(([name, role, data]) => {
+    writeFileSync(join(dir, name), data);
+    return { name, size: data.length, sha256: createHash("sha256").update(data).digest("hex"), role };
+  });
+  const boot = {
+    kernel: "vmlinuz",
+    initrd: "initrd.img",
+    cmdline: "root=/dev/vda quiet",
+    disk: "disk.qcow2",
+    disk_format: "qcow2",
+  };
+  const manifest = {
+    schema: 1,
+    name: "base",
+    flavour: "base",
+    version: "1",
+    arch: arch() === "arm64" ? "aarch64" : "x86_64",
+    created: "2026-01-01T00:00:00Z",
+    virtual_size: DISK_BYTES,
+    files,
+    boot: { qemu: boot, vz: { ...boot, disk_format: "raw" } },
+    probe_marker: "agent-lane-probe-ok",
+    probe_word: "agentlane.probe",
+    users: { login: "lane", agent: "agent" },
+    features: ["shell-transport"],
+    packages: [],
+  };
+  write(join(dir, "manifest.json"), JSON.stringify(manifest));
+}
+
+/** Fills `bin` with a limactl that runs `script` by this Node, and with what is looked up beside it. Gives limactl's path. */
+export function makePrograms(bin, script) {
+  const limactl = join(bin, "limactl");
+  write(limactl, `#!/bin/sh\nexec '${process.execPath}' '${script}' "$@"\n`, 0o755);
+  write(join(bin, "qemu-img"), '#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\n: >"$1"\n', 0o755);
+  for (const name of ["qemu-system-x86_64", "qemu-system-aarch64"]) write(join(bin, name), "#!/bin/sh\nexit 1\n", 0o755);
+  return limactl;
+}
