@@ -64,8 +64,8 @@ al_lane_do_destroy(al_lane_t *lane) {
   lane->ending = 3;
   al_registry_claim_close(&lane->site->registry, lane->row.id, lane->cause.msg, claimed, lane);
   if (lane->boot) al_lima_boot_close(lane->boot, boot_closed, lane);
-  else lane->ending--;
+  else part_ended(lane);
   if (lane->chan) al_chan_close(lane->chan, &lane->cause);
   else if (lane->transport) al_transport_close(lane->transport, transport_closed, lane);
-  else lane->ending--;
+  else part_ended(lane);
 }

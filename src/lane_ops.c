@@ -120,13 +120,17 @@ al_lane_op_ended(al_lane_t *lane) {
 void
 al_lane_give_up(al_lane_t *lane, const al_err_t *err) {
   if (!lane->cause.code) lane->cause = *err;
-  if (lane->finished || lane->prelude || lane->step_busy) return; /* their last answer comes back here */
+  if (lane->finished) return;
+  /* The checks may take their time, the sweep most of all, and there is nothing of this lane to clean up: who waits is told now. */
+  if (lane->create_id && !lane->step_busy) {
+    al_engine_fail(lane->engine, lane->create_id, &lane->cause);
+    lane->create_id = 0;
+  }
+  if (lane->prelude || lane->step_busy) return; /* their last answer comes back here */
   uv_timer_stop(&lane->start_timer);
   uv_timer_stop(&lane->retry_timer);
   al_registry_leave(&lane->site->registry, lane->ticket);
   lane->ticket = 0;
-  if (lane->create_id) al_engine_fail(lane->engine, lane->create_id, &lane->cause);
-  lane->create_id = 0;
   close_timers(lane);
 }
 
@@ -205,6 +209,8 @@ keep_cause(al_lane_t *lane, int event, const al_err_t *why) {
 
 void
 al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reason) {
+  /* This engine has had its try, the next one is the sweep's. Who asks before all are answered hears what this one came to. */
+  if (lane->state == AL_LANE_STUCK) return;
   al_lane_next_t next = al_lane_next(lane->state, event);
   if (next.action == AL_LANE_DO_REFUSE) return; /* a late echo, such as the channel's end after the lane's */
   if (why) keep_cause(lane, event, why);

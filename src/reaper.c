@@ -126,7 +126,7 @@ next_victim(reap_t *r) {
     return;
   }
   al_lane_t *own = al_lane_find(r->site->engine, v->row.name);
-  if (own) { /* a lane of this very engine ends by its own machine */
+  if (own && own->state != AL_LANE_STUCK) { /* a lane of this very engine ends by its own machine, once */
     al_err_t why = { 0 };
     al_err_set(&why, AL_ELANE_CLOSED, "the lane was reaped: %s", v->reason);
     al_lane_event(own, AL_LANE_ON_CLOSE, &why, v->reason);

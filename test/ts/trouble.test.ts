@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lanes in trouble, on the real engine and a scripted limactl: ends that cannot be proven, and leftovers that take their time.
+import { afterAll, describe, expect, it } from "vitest";
+import { Stage } from "./support/stage.js";
+
+const stages: Stage[] = [];
+function stage(scenario: object = {}): Stage {
+  const s = new Stage();
+  stages.push(s);
+  s.scenario(scenario);
+  return s;
+}
+afterAll(() => stages.forEach((s) => s.remove()));
+
+describe("an end that cannot be proven", () => {
+  it("is told to everybody who asks for it, whenever they do", async () => {
+    const s = stage();
+    const r = await s.run(`
+      import { chmodSync, readdirSync } from "node:fs";
+      const { engine } = await import(new URL("engine.js", PACKAGE));
+      const events = [];
+      const lane = await create({ onEvent: (e) => events.push(e.type) });
+      const dir = OPTIONS.home + "/lima", name = readdirSync(dir).find((n) => n.startsWith("agent-lane-"));
+      chmodSync(dir, 0o500);
+      let open = true;
+      const first = failure(() => engine().request("close", { lane: name })).finally(() => (open = false));
+      const rest = new Set();
+      while (open) {
+        engine().request("close", { lane: name }).then(() => rest.add("closed"), (e) => rest.add(e.code));
+        await new Promise((ok) => setImmediate(ok));
+      }
+      report("first", await first); report("rest", [...rest]);
+      chmodSync(dir, 0o700);
+      report("events", events);`);
+    expect(r.err).toBe("");
+    expect(r.said).toMatchObject({ first: { code: "DESTROY_FAILED" } });
+    expect((r.said["events"] as string[]).at(-1)).toBe("stuck");
+  });
+});
+
+describe("leftovers of a dead process", () => {
+  it("do not keep a create waiting beyond its startTimeoutSeconds", async () => {
+    const s = stage();
+    const dead = await s.run(`await create(); process.kill(process.pid, "SIGKILL");`);
+    expect(dead.err).toBe("");
+    expect(s.left()).toHaveLength(1);
+    s.scenario({ at: { "delete.read": "hang" } });
+    const r = await s.run(`
+      const begun = Date.now();
+      report("error", await failure(() => create({ startTimeoutSeconds: 5 })));
+      report("seconds", (Date.now() - begun) / 1000);`);
+    expect(r.said).toMatchObject({ error: { code: "START_TIMEOUT", step: "check" } });
+    expect(r.said["seconds"]).toBeLessThan(8);
+  }, 90_000);
+});
