@@ -3,27 +3,12 @@
 #ifndef AGENT_PEER_H
 #define AGENT_PEER_H
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
+#include "al_test.h"
 #include "frame.h"
 #include "sha256.h"
+#include <poll.h>
+#include <sys/socket.h>
+#include <time.h>
 
 #define PEER_WAIT_MS 20000
 
@@ -67,11 +52,7 @@ peer_agent(void) {
 
 static inline const char *
 peer_path(const char *name) {
-  static char path[4][160];
-  static int turn;
-  char *p = path[turn++ % 4];
-  snprintf(p, 160, "%s/%s", peer_dir, name);
-  return p;
+  return al_test_path(peer_dir, name);
 }
 
 static inline void
@@ -87,8 +68,7 @@ static inline int
 peer_setup(void **state) {
   (void) state;
   signal(SIGPIPE, SIG_IGN);
-  snprintf(peer_dir, sizeof(peer_dir), "/tmp/al-agent-XXXXXX");
-  if (mkdtemp(peer_dir) == NULL) return -1;
+  al_test_dir(peer_dir);
   char hex[65];
   for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "a7");
   hex[64] = '\n';
@@ -99,9 +79,8 @@ peer_setup(void **state) {
 static inline int
 peer_teardown(void **state) {
   (void) state;
-  char command[128];
-  snprintf(command, sizeof(command), "rm -rf -- '%s'", peer_dir);
-  return system(command) == 0 ? 0 : -1;
+  al_test_dir_remove(peer_dir);
+  return 0;
 }
 
 static inline void

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the C tests share: a loop with a deadline, failing allocations, a directory that is removed afterwards. */
+/* What the C tests share: a loop with a deadline, failing allocations, directories that are removed afterwards, children. */
 #ifndef AL_TEST_H
 #define AL_TEST_H
 
@@ -34,9 +34,9 @@ al_test_loop_alarm(uv_timer_t *timer) {
   *(bool *) timer->data = true;
 }
 
-/* Turns the loop until *flag is true; fails the test when that takes longer than `ms`. */
-AL_TEST_FN void
-al_test_until(uv_loop_t *loop, const bool *flag, uint64_t ms) {
+/* Turns the loop until *flag is true or `ms` are over; sleeps while nothing happens. */
+AL_TEST_FN bool
+al_test_turn(uv_loop_t *loop, const bool *flag, uint64_t ms) {
   bool late = false;
   uv_timer_t timer;
 
@@ -48,18 +48,21 @@ al_test_until(uv_loop_t *loop, const bool *flag, uint64_t ms) {
   uv_close((uv_handle_t *) &timer, NULL);
   while (uv_is_active((uv_handle_t *) &timer)) uv_run(loop, UV_RUN_NOWAIT);
   uv_run(loop, UV_RUN_NOWAIT); /* the close callback: `timer` is on this stack */
-  if (!*flag) fail_msg("nothing happened within %llu ms", (unsigned long long) ms);
+  return *flag;
 }
 
-/* Turns the loop for `ms`. */
+/* The same, but fails the test when it takes longer than `ms`. */
+AL_TEST_FN void
+al_test_until(uv_loop_t *loop, const bool *flag, uint64_t ms) {
+  if (!al_test_turn(loop, flag, ms)) fail_msg("nothing happened within %llu ms", (unsigned long long) ms);
+}
+
+/* Turns the loop for `ms`, whatever happens. */
 AL_TEST_FN void
 al_test_spin(uv_loop_t *loop, uint64_t ms) {
-  uint64_t end = al_plat_mono_ms() + ms;
+  const bool never = false;
 
-  while (al_plat_mono_ms() < end) {
-    uv_run(loop, UV_RUN_NOWAIT);
-    usleep(2000);
-  }
+  al_test_turn(loop, &never, ms);
 }
 
 /* Runs the loop empty and closes it; fails when a handle was left behind. */
@@ -139,20 +142,66 @@ al_test_oom_each(int (*scenario)(void *data), void *data) {
 
 /* ---- directory ---- */
 
+/* The scratch directories that are there. A failed test does not reach its own clean-up, so what is left goes at exit. */
+static char al_test_dirs[64][24];
+static pid_t al_test_dirs_of; /* not a forked child's */
+
+AL_TEST_FN int
+al_test_dir_drop(char *slot) {
+  int fd = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+  int rc = fd < 0 ? -errno : al_plat_remove_tree(fd, strrchr(slot, '/') + 1);
+  if (fd >= 0) close(fd);
+  slot[0] = 0;
+  return rc;
+}
+
+AL_TEST_FN void
+al_test_dirs_sweep(void) {
+  if (getpid() != al_test_dirs_of) return;
+  al_mem_set(NULL); /* a failed test may have left its own */
+  for (size_t i = 0; i < 64; i++) {
+    if (al_test_dirs[i][0]) (void) al_test_dir_drop(al_test_dirs[i]);
+  }
+}
+
 /* A fresh directory of mode 0700, `out` at least 64 bytes. */
 AL_TEST_FN void
 al_test_dir(char *out) {
+  size_t i = 0;
+
   strcpy(out, "/tmp/al-test-XXXXXX");
   assert_non_null(mkdtemp(out));
+  if (al_test_dirs_of != getpid()) {
+    memset(al_test_dirs, 0, sizeof al_test_dirs);
+    if (al_test_dirs_of == 0) atexit(al_test_dirs_sweep);
+    al_test_dirs_of = getpid();
+  }
+  while (i < 64 && al_test_dirs[i][0]) i++;
+  assert_true(i < 64);
+  strcpy(al_test_dirs[i], out);
 }
 
 AL_TEST_FN void
 al_test_dir_remove(const char *dir) {
-  int fd = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (size_t i = 0; i < 64; i++) {
+    if (strcmp(al_test_dirs[i], dir) == 0) {
+      assert_int_equal(al_test_dir_drop(al_test_dirs[i]), 0);
+      return;
+    }
+  }
+  fail_msg("%s is no scratch directory of this test", dir);
+}
 
-  assert_true(fd >= 0);
-  assert_int_equal(al_plat_remove_tree(fd, strrchr(dir, '/') + 1), 0);
-  close(fd);
+/* DIR/NAME; good for the next seven calls. */
+AL_TEST_FN const char *
+al_test_path(const char *dir, const char *name) {
+  static char path[8][4096];
+  static unsigned turn;
+  char *p = path[turn++ % 8];
+
+  snprintf(p, sizeof path[0], "%s/%s", dir, name);
+  return p;
 }
 
 AL_TEST_FN void
@@ -164,6 +213,26 @@ al_test_write(const char *dir, const char *name, const char *text) {
   assert_non_null(f);
   fputs(text, f);
   assert_int_equal(fclose(f), 0);
+}
+
+/* ---- processes ---- */
+
+/* A child that does nothing until it is ended. */
+AL_TEST_FN pid_t
+al_test_sleeper(void) {
+  pid_t pid = fork();
+
+  if (pid == 0) {
+    for (;;) pause();
+  }
+  assert_true(pid > 0);
+  return pid;
+}
+
+AL_TEST_FN void
+al_test_kill(pid_t pid) {
+  kill(pid, SIGKILL);
+  waitpid(pid, NULL, 0);
 }
 
 #endif

@@ -3,37 +3,20 @@
 #ifndef AL_CHAN_TEST_H
 #define AL_CHAN_TEST_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "al_test.h"
 #include "chan.h"
-#include "mem.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include <uv.h>
 
 static const uint8_t test_secret[32] = "0123456789abcdef0123456789abcdef";
 
 typedef struct rig_s {
   uv_loop_t loop;
-  uv_timer_t guard; /* no test waits for ever */
   uv_pipe_t pipe;   /* our end of the channel */
   int peer;         /* scripted peer: its end; -1 with the real agent */
   pid_t agent;
   char dir[64];     /* scratch directory */
   al_chan_t *chan;
-  bool ready, closed, configured, timed_out;
+  bool ready, closed, configured;
   al_err_t why;
 } rig_t;
 
@@ -53,38 +36,23 @@ rig_on_closed(al_chan_t *c, void *data, const al_err_t *err) {
   r->chan = NULL;
 }
 
-static inline void
-rig_on_guard(uv_timer_t *t) {
-  ((rig_t *) t->data)->timed_out = true;
-}
-
 /* Runs the loop until *flag, or fails after `ms`. */
 static inline void
 rig_wait(rig_t *r, const bool *flag, uint64_t ms) {
-  r->timed_out = false;
-  uv_update_time(&r->loop);
-  uv_timer_start(&r->guard, rig_on_guard, ms, 0);
-  while (!*flag && !r->timed_out) uv_run(&r->loop, UV_RUN_ONCE);
-  uv_timer_stop(&r->guard);
-  if (!*flag) fail_msg("nothing happened within %llu ms", (unsigned long long) ms);
+  al_test_until(&r->loop, flag, ms);
 }
 
 /* Lets the loop go on for a while, whatever happens. */
 static inline void
 rig_idle(rig_t *r, uint64_t ms) {
-  r->timed_out = false;
-  uv_update_time(&r->loop);
-  uv_timer_start(&r->guard, rig_on_guard, ms, 0);
-  while (!r->timed_out) uv_run(&r->loop, UV_RUN_ONCE);
+  al_test_spin(&r->loop, ms);
 }
 
 static inline void
 rig_base(rig_t *r, int fd) {
   signal(SIGPIPE, SIG_IGN); /* as Node does */
-  r->timed_out = r->ready = r->closed = false;
+  r->ready = r->closed = false;
   assert_int_equal(uv_loop_init(&r->loop), 0);
-  uv_timer_init(&r->loop, &r->guard);
-  r->guard.data = r;
   uv_pipe_init(&r->loop, &r->pipe, 0);
   assert_int_equal(uv_pipe_open(&r->pipe, fd), 0);
 }
@@ -106,7 +74,6 @@ rig_end(rig_t *r) {
     rig_wait(r, &r->closed, 10000);
   }
   uv_close((uv_handle_t *) &r->pipe, NULL);
-  uv_close((uv_handle_t *) &r->guard, NULL);
   if (r->peer >= 0) close(r->peer);
   assert_int_equal(uv_run(&r->loop, UV_RUN_DEFAULT), 0);
   assert_int_equal(uv_loop_close(&r->loop), 0);
@@ -119,17 +86,7 @@ rig_end(rig_t *r) {
       fail_msg("the agent did not end with its channel");
     }
   }
-  if (r->dir[0]) {
-    char cmd[256];
-    snprintf(cmd, sizeof cmd, "chmod -R u+rwx %s; rm -rf %s", r->dir, r->dir);
-    assert_int_equal(system(cmd), 0);
-  }
-}
-
-static inline void
-rig_dir(rig_t *r) {
-  snprintf(r->dir, sizeof r->dir, "/tmp/al-test-XXXXXX");
-  assert_non_null(mkdtemp(r->dir));
+  if (r->dir[0]) al_test_dir_remove(r->dir);
 }
 
 /* The real agent; returns false (and the caller skips) when it has not been built. */
@@ -143,7 +100,7 @@ rig_agent_start(rig_t *r) {
     fprintf(stderr, "SKIPPED: %s is not built (make programs)\n", agent);
     return false;
   }
-  rig_dir(r);
+  al_test_dir(r->dir);
   char secret[96];
   snprintf(secret, sizeof secret, "%s/secret", r->dir);
   FILE *f = fopen(secret, "w");
@@ -166,5 +123,9 @@ rig_agent_start(rig_t *r) {
   rig_wait(r, &r->ready, 10000);
   return true;
 }
+
+#define START(r) \
+  rig_t r; \
+  if (!rig_agent_start(&r)) skip()
 
 #endif

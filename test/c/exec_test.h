@@ -6,7 +6,6 @@
 #include "chan_test.h"
 #include "exec.h"
 #include "sha256.h"
-#include <sys/stat.h>
 
 typedef struct run_s {
   al_exec_t *e;
@@ -93,9 +92,5 @@ run(rig_t *r, run_t *u, const char *script, al_exec_opts_t o) {
   start(r, u, script, o);
   finish(r, u);
 }
-
-#define START(r) \
-  rig_t r; \
-  if (!rig_agent_start(&r)) skip()
 
 #endif

@@ -10,11 +10,7 @@ static bool linux_host;
 
 static const char *
 in(const char *name) {
-  static char path[6][512];
-  static int turn;
-  char *p = path[turn = (turn + 1) % 6];
-  snprintf(p, 512, "%s/%s", dir, name);
-  return p;
+  return al_test_path(dir, name);
 }
 
 static void

@@ -30,11 +30,7 @@ mode_of(const char *path) {
 
 static const char *
 in(const char *name) {
-  static char path[4][4096];
-  static int turn;
-  char *p = path[turn = (turn + 1) % 4];
-  snprintf(p, 4096, "%s/%s", dir, name);
-  return p;
+  return al_test_path(dir, name);
 }
 
 static void

@@ -10,11 +10,7 @@ static al_home_t home;
 
 static const char *
 in(const char *name) {
-  static char path[6][4096];
-  static int turn;
-  char *p = path[turn = (turn + 1) % 6];
-  snprintf(p, 4096, "%s/%s", dir, name);
-  return p;
+  return al_test_path(dir, name);
 }
 
 static int

@@ -2,14 +2,7 @@
 /* Registry: admission in order, compare-and-set of states, closing, and rows that survive reopening. */
 #include "al_test.h"
 #include "lane.h"
-#include "mem.h"
 #include "registry.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 typedef struct fixture_s {
   uv_loop_t loop;
@@ -40,12 +33,7 @@ listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, s
 
 static void
 run(fixture_t *f) {
-  uint64_t end = al_plat_mono_ms() + 20000;
-  while (!f->called) {
-    assert_true(al_plat_mono_ms() < end);
-    uv_run(&f->loop, UV_RUN_NOWAIT);
-    usleep(500);
-  }
+  al_test_until(&f->loop, &f->called, 20000);
   f->called = false;
 }
 
@@ -69,8 +57,8 @@ shut(fixture_t *f) {
 static int
 setup(void **state) {
   fixture_t *f = calloc(1, sizeof *f);
-  snprintf(f->dir, sizeof f->dir, "/tmp/al-registry-XXXXXX");
-  if (!mkdtemp(f->dir) || uv_loop_init(&f->loop)) return -1;
+  al_test_dir(f->dir);
+  if (uv_loop_init(&f->loop)) return -1;
   snprintf(f->path, sizeof f->path, "%s/registry.db", f->dir);
   reopen(f);
   *state = f;
@@ -83,13 +71,7 @@ teardown(void **state) {
   shut(f);
   uv_run(&f->loop, UV_RUN_DEFAULT);
   int rc = uv_loop_close(&f->loop);
-  static const char *const files[] = { "registry.db", "registry.db-wal", "registry.db-shm" };
-  char path[256];
-  for (size_t i = 0; i < 3; i++) {
-    snprintf(path, sizeof path, "%s/%s", f->dir, files[i]);
-    unlink(path);
-  }
-  rmdir(f->dir);
+  al_test_dir_remove(f->dir);
   free(f);
   return rc;
 }

@@ -241,8 +241,9 @@ test_warden_files_must_be_ours(void **state) {
   expect_refused(&l, "not ours alone", "directory");
   chmod(inst, 0700);
   unlink(logfile);
-  assert_int_equal(symlink("/tmp/al-test-warden-log", logfile), 0);
+  assert_int_equal(symlink(in("elsewhere"), logfile), 0);
   expect_refused(&l, "the log", "a link in the log's place");
+  assert_int_equal(access(in("elsewhere"), F_OK), -1);
   unlink(logfile);
 }
 
@@ -265,9 +266,9 @@ test_warden_owner_gone_kills_qemu(void **state) {
   until_gone(pid);
   assert_non_null(strstr(text, "the owner is gone"));
   assert_int_equal(access(pidfile, F_OK), -1); /* nobody is left whom it could name */
-  end(owner);
+  al_test_kill(owner);
   expect_refused(&l, "the owner of this lane is gone", "an owner that was gone before");
-  owner = sleeper();
+  owner = al_test_sleeper();
   snprintf(owner_word, sizeof owner_word, "%ld:%llu", (long) owner, (unsigned long long) start_of(owner) + 1);
   start_line(&l, "none", "kvm");
   expect_refused(&l, "the owner of this lane is gone", "another process with the owner's pid");
@@ -299,7 +300,7 @@ test_warden_hostagent_killed_ends_qemu(void **state) {
   }
   until_seen();
   pid_t pid = qemu_pid();
-  end(hostagent);
+  al_test_kill(hostagent);
   until_gone(pid);
   for (int i = 0; i < 500; i++, usleep(2000)) {
     char *log = slurp(logfile);

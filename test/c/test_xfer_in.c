@@ -163,7 +163,7 @@ test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure(void **sta
   rig_t r = { 0 };
   uint8_t head[1536];
   int sv[2];
-  rig_dir(&r);
+  al_test_dir(r.dir);
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sv), 0);
   r.peer = sv[1];
   rig_base(&r, sv[0]);

@@ -196,7 +196,7 @@ test_xfer_out_believes_no_length(void **state) {
     outcome_t o = { 0 };
     uint8_t end[24] = { 0 };
     peer_ready(&r, NULL);
-    rig_dir(&r);
+    al_test_dir(r.dir);
     sh(&r, "printf old > target");
     assert_int_equal(al_xfer_out(r.chan, "/f", path(&r, "target"), NULL, 0, on_xfer, &o, &x, &o.err), 0);
     expect(&r, &f, AL_F_READ);

@@ -16,11 +16,7 @@ static pid_t owner;
 
 AL_TEST_FN const char *
 in(const char *name) {
-  static char path[8][512];
-  static int turn;
-  char *p = path[turn = (turn + 1) % 8];
-  snprintf(p, 512, "%s/%s", dir, name);
-  return p;
+  return al_test_path(dir, name);
 }
 
 AL_TEST_FN void
@@ -38,22 +34,6 @@ start_of(pid_t pid) {
   return id.start;
 }
 
-AL_TEST_FN pid_t
-sleeper(void) {
-  pid_t pid = fork();
-  if (pid == 0) {
-    for (;;) pause();
-  }
-  assert_true(pid > 0);
-  return pid;
-}
-
-AL_TEST_FN void
-end(pid_t pid) {
-  kill(pid, SIGKILL);
-  waitpid(pid, NULL, 0);
-}
-
 AL_TEST_FN int
 setup(void **state) {
   (void) state;
@@ -66,7 +46,7 @@ setup(void **state) {
   static const char *const files[] = {"disk", "cidata.iso", "kernel", "initrd"};
   for (size_t i = 0; i < 4; i++) al_test_write(inst, files[i], "x");
   write_qemu("exec sleep 60");
-  owner = sleeper();
+  owner = al_test_sleeper();
   snprintf(owner_word, sizeof owner_word, "%ld:%llu", (long) owner, (unsigned long long) start_of(owner));
   return 0;
 }
@@ -74,7 +54,7 @@ setup(void **state) {
 AL_TEST_FN int
 teardown(void **state) {
   (void) state;
-  end(owner);
+  al_test_kill(owner);
   al_test_dir_remove(dir);
   return 0;
 }
@@ -165,7 +145,7 @@ finish(run_t *r, char *text, size_t cap) {
     }
     if (waitpid(r->pid, &status, WNOHANG) == r->pid) break;
     if (al_plat_mono_ms() > late) {
-      end(r->pid);
+      al_test_kill(r->pid);
       fail_msg("the warden did not end: %.*s", (int) n, text);
     }
   }

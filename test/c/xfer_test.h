@@ -6,7 +6,6 @@
 #include "chan_test.h"
 #include "xfer_int.h"
 #include <dirent.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 
 typedef struct outcome_s {
@@ -27,11 +26,7 @@ on_xfer(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t *
 
 static inline const char *
 path(const rig_t *r, const char *rest) {
-  static char ring[8][512];
-  static unsigned turn;
-  char *p = ring[turn++ % 8];
-  snprintf(p, 512, "%s/%s", r->dir, rest);
-  return p;
+  return al_test_path(r->dir, rest);
 }
 
 static inline void
@@ -93,10 +88,6 @@ leftovers(const char *dir) {
   closedir(d);
   return n;
 }
-
-#define START(r) \
-  rig_t r; \
-  if (!rig_agent_start(&r)) skip()
 
 static inline void
 wait_for_leftover(rig_t *r, const outcome_t *o) {
