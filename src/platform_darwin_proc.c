@@ -46,8 +46,8 @@ read_exe(pid_t pid, char out[AL_EXE_MAX]) {
   return 0;
 }
 
-static int
-ident_now(pid_t pid, al_ident_t *out, int *exe_rc) {
+int
+al__plat_ident_now(pid_t pid, al_ident_t *out, int *exe_rc) {
   struct proc_bsdinfo before, after;
 
   *out = (al_ident_t) {.pid = pid};
@@ -56,6 +56,7 @@ ident_now(pid_t pid, al_ident_t *out, int *exe_rc) {
     int rc = read_bsd(pid, &before);
     if (rc) return rc;
     *exe_rc = read_exe(pid, out->exe);
+    if (*exe_rc == -ESRCH) *exe_rc = -ENOENT; /* it is there, as the second look tells */
     rc = read_bsd(pid, &after);
     if (rc) return rc;
     /* Else the pid changed hands between the two reads. */
@@ -64,29 +65,6 @@ ident_now(pid_t pid, al_ident_t *out, int *exe_rc) {
     return al_plat_boot_id(out->boot);
   }
   return -EAGAIN;
-}
-
-int
-al_plat_ident(pid_t pid, al_ident_t *out) {
-  int exe_rc;
-
-  return ident_now(pid, out, &exe_rc);
-}
-
-int
-al_plat_ident_alive(const al_ident_t *id) {
-  al_ident_t now;
-  int exe_rc;
-
-  if (id->pid <= 0 || !id->boot[0]) return -EINVAL;
-  int rc = ident_now(id->pid, &now, &exe_rc);
-  if (rc == -ESRCH) return 0;
-  if (rc) return rc;
-  if (now.start != id->start || strcmp(now.boot, id->boot) != 0) return 0;
-  if (!id->exe[0]) return 1;
-  /* ENOENT, ESRCH: the file was removed, or the process is on its way out; it is there. */
-  if (exe_rc) return exe_rc == -ENOENT || exe_rc == -ESRCH ? 1 : exe_rc;
-  return strcmp(now.exe, id->exe) == 0;
 }
 
 /* There is no pidfd: between the check and the signal lies a moment in which the process can end. For its number to be

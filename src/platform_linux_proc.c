@@ -66,8 +66,8 @@ read_exe(pid_t pid, char out[AL_EXE_MAX]) {
   return rc;
 }
 
-static int
-ident_now(pid_t pid, al_ident_t *out, int *exe_rc) {
+int
+al__plat_ident_now(pid_t pid, al_ident_t *out, int *exe_rc) {
   uint64_t again;
 
   *out = (al_ident_t) {.pid = pid};
@@ -82,29 +82,6 @@ ident_now(pid_t pid, al_ident_t *out, int *exe_rc) {
     if (again == out->start) return al_plat_boot_id(out->boot);
   }
   return -EAGAIN;
-}
-
-int
-al_plat_ident(pid_t pid, al_ident_t *out) {
-  int exe_rc;
-
-  return ident_now(pid, out, &exe_rc);
-}
-
-int
-al_plat_ident_alive(const al_ident_t *id) {
-  al_ident_t now;
-  int exe_rc;
-
-  if (id->pid <= 0 || !id->boot[0]) return -EINVAL;
-  int rc = ident_now(id->pid, &now, &exe_rc);
-  if (rc == -ESRCH) return 0;
-  if (rc) return rc;
-  if (now.start != id->start || strcmp(now.boot, id->boot) != 0) return 0;
-  if (!id->exe[0]) return 1;
-  /* ENOENT: the process is on its way out and has no memory left, but it is there. */
-  if (exe_rc) return exe_rc == -ENOENT ? 1 : exe_rc;
-  return strcmp(now.exe, id->exe) == 0;
 }
 
 int

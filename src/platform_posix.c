@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Platform primitives that Linux and macOS share: files and directory trees by descriptor. */
+/* What Linux and macOS share: files and directory trees by descriptor, and whether a process is still the one it was. */
 #include "platform_priv.h"
 #include "mem.h"
 #include <errno.h>
@@ -222,4 +222,26 @@ al_plat_write_replace(int dirfd, const char *path, const void *p, size_t n, mode
     return rc;
   }
   return sync_parent(dirfd, path);
+}
+
+int
+al_plat_ident(pid_t pid, al_ident_t *out) {
+  int exe_rc;
+
+  return al__plat_ident_now(pid, out, &exe_rc);
+}
+
+int
+al_plat_ident_alive(const al_ident_t *id) {
+  al_ident_t now;
+  int exe_rc;
+
+  if (id->pid <= 0 || !id->boot[0]) return -EINVAL;
+  int rc = al__plat_ident_now(id->pid, &now, &exe_rc);
+  if (rc == -ESRCH) return 0;
+  if (rc) return rc;
+  if (now.start != id->start || strcmp(now.boot, id->boot) != 0) return 0;
+  if (!id->exe[0]) return 1;
+  if (exe_rc) return exe_rc == -ENOENT ? 1 : exe_rc;
+  return strcmp(now.exe, id->exe) == 0;
 }
