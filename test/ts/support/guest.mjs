@@ -78,7 +78,7 @@ class Guest {
       case F.HELLO:
         return this.hello(p);
       case F.CONFIG:
-        return this.send(0, F.CONFIG_ACK, 0, Buffer.alloc(4));
+        return this.config();
       case F.ACK:
         this.acked = Number(p.readBigUInt64LE(0));
         return this.flush();
@@ -105,6 +105,7 @@ class Guest {
     }
   }
 
+  /** What `hello` of the scenario may be: "mute", "die", "garbage", "old", "short", "replay", "huge", "config"; none: a good answer. */
   hello(p) {
     const nonce = randomBytes(32);
     const secret = this.scenario.impostor ? randomBytes(32) : this.secret;
@@ -114,7 +115,48 @@ class Guest {
       .update(nonce)
       .digest();
     const head = Buffer.from("ALCH\x01\0\0\0\0\0", "latin1");
-    this.send(0, F.HELLO_ACK, 0, Buffer.concat([head, nonce, mac, Buffer.from("scripted")]));
+    const good = Buffer.concat([head, nonce, mac, Buffer.from("scripted")]);
+    switch (this.scenario.hello) {
+      case "mute":
+        return undefined;
+      case "die":
+        return process.exit(1);
+      case "garbage":
+        return this.output.write(randomBytes(4096));
+      case "old": // REJECT: no common version
+        return this.send(0, 3, 0, Buffer.from([2, 0, 0, 0]));
+      case "short":
+        return this.send(0, F.HELLO_ACK, 0, good.subarray(0, 60));
+      case "replay": // the host's own nonce and a proof of nothing
+        return this.send(0, F.HELLO_ACK, 0, Buffer.concat([head, p.subarray(8, 40), Buffer.alloc(32), Buffer.from("scripted")]));
+      case "huge":
+        return this.output.write(Buffer.from([0, 0, 0, 0, F.HELLO_ACK, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f]));
+      case "config": // as if it had proven itself already
+        return this.send(0, F.CONFIG_ACK, 0, Buffer.alloc(4));
+      default:
+        return this.send(0, F.HELLO_ACK, 0, good);
+    }
+  }
+
+  /** What `config` of the scenario may be: "mute", "die", "garbage", "refuse", "twice". */
+  config() {
+    const errno = Buffer.alloc(4);
+    switch (this.scenario.config) {
+      case "mute":
+        return undefined;
+      case "die":
+        return process.exit(1);
+      case "garbage":
+        return this.output.write(randomBytes(4096));
+      case "refuse":
+        errno.writeUInt32LE(17);
+        return this.send(0, F.CONFIG_ACK, 0, Buffer.concat([errno, Buffer.from("the worktree is a file")]));
+      case "twice":
+        this.send(0, F.CONFIG_ACK, 0, errno);
+        return this.send(0, F.CONFIG_ACK, 0, errno);
+      default:
+        return this.send(0, F.CONFIG_ACK, 0, errno);
+    }
   }
 
   exit(stream, kind, value, length = 0, text = "") {

@@ -60,11 +60,23 @@ export function makeImage(dir) {
   write(join(dir, "manifest.json"), JSON.stringify(manifest));
 }
 
-/** Fills `bin` with a limactl that runs `script` by this Node, and with what is looked up beside it. Gives limactl's path. */
+/**
+ * Fills `bin` with a limactl that is `script` run by this Node, and with what is looked up beside it. Gives limactl's path. qemu-img and
+ * ssh-keygen first run <home>/run/NAME.sh, where a test may have put what they do wrong (TMPDIR is <home>/run for the core's children).
+ */
 export function makePrograms(bin, script) {
   const limactl = join(bin, "limactl");
-  write(limactl, `#!/bin/sh\nexec '${process.execPath}' '${script}' "$@"\n`, 0o755);
-  write(join(bin, "qemu-img"), '#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\n: >"$1"\n', 0o755);
-  for (const name of ["qemu-system-x86_64", "qemu-system-aarch64"]) write(join(bin, name), "#!/bin/sh\nexit 1\n", 0o755);
+  const node = `'${process.execPath}' '${script}'`;
+  const faulty = (name) => `#!/bin/bash\n[ ! -f "$TMPDIR/${name}.sh" ] || . "$TMPDIR/${name}.sh"\n`;
+  // By its name the core knows limactl in the list of processes.
+  write(limactl, `#!/bin/bash\nexec -a limactl ${node} "$@"\n`, 0o755);
+  write(
+    join(bin, "qemu-img"),
+    `${faulty("qemu-img")}while [ $# -gt 2 ]; do shift; done\numask 077; echo overlay >"$1"\n`,
+    0o755,
+  );
+  write(join(bin, "ssh-keygen"), `${faulty("ssh-keygen")}exec /usr/bin/ssh-keygen "$@"\n`, 0o755);
+  for (const name of ["qemu-system-x86_64", "qemu-system-aarch64"])
+    write(join(bin, name), `#!/bin/bash\nexec ${node} qemu "$@"\n`, 0o755);
   return limactl;
 }
