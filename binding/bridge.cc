@@ -3,7 +3,7 @@
 //
 // Theory of operation. The engine thread puts every event into a queue under a mutex and wakes JavaScript only when
 // the queue was empty, so one call carries whatever has gathered. The queue is bounded by the core's credits: LINES and BYTES
-// stop when JavaScript does not give them back with taken(). The thread-safe function holds the event loop open exactly
+// stop when JavaScript does not give them back with taken(), and those of one stream are one event however small they came. The thread-safe function holds the event loop open exactly
 // while requests are unanswered. The environment's clean-up hook is added after the thread-safe function's own and
 // therefore runs before it: when that function dies, the engine thread has already ended.
 #include "bridge.h"
@@ -40,6 +40,7 @@ struct Core {
     bool wake;
     {
       std::lock_guard<std::mutex> lock(mutex);
+      if (al_event_join(head, e)) return;
       wake = head == nullptr;
       if (wake) head = e;
       else tail->next = e;

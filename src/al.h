@@ -32,6 +32,10 @@ typedef struct al_event_s {
 
 void
 al_event_free(al_event_t *e);
+/* Any thread, for a receiver that queues events. LINES and BYTES for which there is one of the same request and sub-stream in `queue` are
+ * put behind its bytes and freed, and true is returned: an event costs a hundred times what a guest pays for one byte in a frame. */
+bool
+al_event_join(al_event_t *queue, al_event_t *e);
 
 typedef struct al_engine_opts_s {
   const char *package_dir;  /* where prebuilds/ lies; copied */

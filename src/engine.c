@@ -40,6 +40,25 @@ al_event_free(al_event_t *e) {
   al_free(e);
 }
 
+#define JOIN_STEP ((size_t) 4096) /* room grows by whole steps, so that single bytes do not move the others each time */
+
+bool
+al_event_join(al_event_t *queue, al_event_t *e) {
+  if ((e->type != AL_EVENT_LINES && e->type != AL_EVENT_BYTES) || !e->value) return false;
+  while (queue && (queue->type != e->type || queue->id != e->id || queue->sub != e->sub || !queue->value)) queue = queue->next;
+  if (!queue) return false;
+  al_val_t *to = queue->value, *from = e->value;
+  size_t room = (to->len + from->len + 1 + JOIN_STEP - 1) / JOIN_STEP * JOIN_STEP;
+  char *bytes = al_realloc(to->text, room);
+  if (!bytes) return false;
+  memcpy(bytes + to->len, from->text, from->len);
+  to->text = bytes;
+  to->len += from->len;
+  bytes[to->len] = 0;
+  al_event_free(e);
+  return true;
+}
+
 static void
 send_event(al_engine_t *e, al_event_t *ev) {
   uv_mutex_lock(&e->lock);
