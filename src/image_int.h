@@ -32,8 +32,6 @@ typedef struct al__manifest_s {
 /* AL_EIMAGE_INVALID names the field. */
 int
 al__manifest_parse(const char *text, size_t len, al__manifest_t *out, al_err_t *err);
-const al__image_file_t *
-al__manifest_file(const al__manifest_t *m, const char *name); /* NULL */
 void
 al__manifest_id(const al__manifest_t *m, char id[72]);
 /* Fills what can be told from the manifest. AL_EIMAGE_INVALID when the image has nothing for this vm type (NULL: qemu's, else vz's). */

@@ -117,6 +117,14 @@ with_role(const al__manifest_t *m, const char *role, char out[65], al_err_t *err
   return 0;
 }
 
+static const al__image_file_t *
+find_file(const al__manifest_t *m, const char *name) {
+  for (size_t i = 0; i < m->count; i++) {
+    if (strcmp(m->files[i].name, name) == 0) return &m->files[i];
+  }
+  return NULL;
+}
+
 /* One vm type. The disk is the file of role `role`: a raw one is needed for vz, since only QEMU reads qcow2. */
 static int
 take_boot(const al_val_t *boot, const char *type, const char *format, const char *role, const al__manifest_t *m,
@@ -133,7 +141,7 @@ take_boot(const al_val_t *boot, const char *type, const char *format, const char
   if (rc) return rc;
   if (strcmp(out->disk_format, format)) return bad(err, "disk_format", "is not the one for this VM type");
   if (strstr(out->cmdline, "{{")) return bad(err, "cmdline", "contains \"{{\", which Lima would expand");
-  if (!al__manifest_file(m, out->kernel) || !al__manifest_file(m, out->initrd)) {
+  if (!find_file(m, out->kernel) || !find_file(m, out->initrd)) {
     return bad(err, type, "boots a file that the image does not have");
   }
   return 0;
@@ -203,14 +211,6 @@ al__manifest_parse(const char *text, size_t len, al__manifest_t *out, al_err_t *
   return rc;
 }
 
-const al__image_file_t *
-al__manifest_file(const al__manifest_t *m, const char *name) {
-  for (size_t i = 0; i < m->count; i++) {
-    if (strcmp(m->files[i].name, name) == 0) return &m->files[i];
-  }
-  return NULL;
-}
-
 void
 al__manifest_id(const al__manifest_t *m, char id[72]) {
   snprintf(id, 72, "%s-%.12s", m->name, m->sha256);
@@ -242,8 +242,8 @@ al__manifest_image(const al__manifest_t *m, const al_home_t *home, const char *v
   snprintf(out->login_user, sizeof out->login_user, "%s", m->login);
   snprintf(out->agent_user, sizeof out->agent_user, "%s", m->agent);
   snprintf(out->manifest_sha256, sizeof out->manifest_sha256, "%s", m->sha256);
-  snprintf(out->disk_sha256, sizeof out->disk_sha256, "%s", al__manifest_file(m, boot->disk)->sha256);
-  snprintf(out->kernel_sha256, sizeof out->kernel_sha256, "%s", al__manifest_file(m, boot->kernel)->sha256);
+  snprintf(out->disk_sha256, sizeof out->disk_sha256, "%s", find_file(m, boot->disk)->sha256);
+  snprintf(out->kernel_sha256, sizeof out->kernel_sha256, "%s", find_file(m, boot->kernel)->sha256);
   snprintf(out->probe_marker, sizeof out->probe_marker, "%s", m->probe_marker);
   out->virtual_size = m->virtual_size;
   return 0;

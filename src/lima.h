@@ -45,7 +45,6 @@ typedef void (*al_lima_cb)(void *data, int status, const al_err_t *err);
 
 typedef struct al_lima_opts_s {
   const char *limactl;        /* option, else AGENT_LANE_LIMACTL, else PATH */
-  bool allow_unknown;
   bool allow_root_for_tests;  /* C tests with a scripted limactl only; not reachable from JavaScript */
   const char *warden, *agent_x86_64, *agent_aarch64; /* from the package */
 } al_lima_opts_t;
@@ -88,8 +87,5 @@ al_lima_boot_close(al_boot_t *b, void (*cb)(void *data), void *data);
  * AL_EDESTROY_FAILED says what is left. Only takes a valid name, only below <home>/lima. */
 void
 al_lima_destroy(al_lima_t *l, const char *name, al_lima_cb cb, void *data);
-/* Processes that belong to the lane's directory right now: list of {pid, kind: hostagent|warden|qemu|ssh-master|shell|start, command}. Synchronous. */
-int
-al_lima_processes(const al_home_t *home, const char *name, al_val_t **out, al_err_t *err);
 
 #endif

@@ -2,12 +2,8 @@
 /* Which processes belong to a lane: told by their command lines, which name the lane's own directory or its unique name. */
 #include "lima_int.h"
 
-#include "mem.h"
-#include "utf8.h"
 #include <stdio.h>
 #include <string.h>
-
-#define COMMAND_MAX 400u
 
 static const char *const kind_names[] = {"none", "hostagent", "warden", "qemu", "ssh-master", "shell", "start"};
 _Static_assert(sizeof kind_names / sizeof kind_names[0] == AL__PROC_START + 1, "one name for each kind");
@@ -95,32 +91,15 @@ al__lima_classify(const char *dir, const char *name, const char *cmdline, size_t
 typedef struct scan_s {
   const char *dir, *name;
   al__lima_procs_t *procs;
-  al_val_t *list;
-  int rc;
 } scan_t;
 
 static int
 on_process(void *data, const al_ident_t *id, const char *cmdline, size_t len) {
   scan_t *s = data;
   al__lima_kind_t kind = al__lima_classify(s->dir, s->name, cmdline, len);
-  if (kind == AL__PROC_NONE) return 0;
-  if (s->procs && s->procs->count < AL__LIMA_PROCS_MAX) {
-    s->procs->list[s->procs->count].id = *id;
-    s->procs->list[s->procs->count++].kind = kind;
-  }
-  if (!s->list) return 0;
-  char text[COMMAND_MAX];
-  size_t n = len < sizeof text - 1 ? len : sizeof text - 1;
-  char raw[COMMAND_MAX];
-  for (size_t i = 0; i < n; i++) raw[i] = cmdline[i] ? cmdline[i] : ' ';
-  al_utf8_printable(text, sizeof text, raw, n, false);
-  al_val_t *m = al_val_map();
-  s->rc = m ? al_val_set(m, "pid", al_val_int(id->pid)) : -ENOMEM;
-  if (s->rc == 0) s->rc = al_val_set(m, "kind", al_val_text(kind_names[kind]));
-  if (s->rc == 0) s->rc = al_val_set(m, "command", al_val_text(text));
-  if (s->rc == 0) s->rc = al_val_add(s->list, m);
-  else al_val_free(m);
-  return s->rc;
+  if (kind == AL__PROC_NONE || s->procs->count == AL__LIMA_PROCS_MAX) return 0;
+  s->procs->list[s->procs->count++] = (al__lima_proc_t) {.id = *id, .kind = kind};
+  return 0;
 }
 
 int
@@ -128,21 +107,4 @@ al__lima_scan(const char *dir, const char *name, al__lima_procs_t *out) {
   out->count = 0;
   scan_t s = {.dir = dir, .name = name, .procs = out};
   return al_plat_each_process(on_process, &s);
-}
-
-int
-al_lima_processes(const al_home_t *home, const char *name, al_val_t **out, al_err_t *err) {
-  if (!al_name_valid(name)) return al_err_set(err, AL_EBAD_NAME, "“%.64s” is not the name of a lane", name);
-  char dir[AL_HOME_MAX + AL_NAME_LEN + 2];
-  snprintf(dir, sizeof dir, "%s/%s", home->lima, name);
-  scan_t s = {.dir = dir, .name = name, .list = al_val_list()};
-  if (!s.list) return al_err_set(err, -ENOMEM, "out of memory");
-  int rc = al_plat_each_process(on_process, &s);
-  if (s.rc) rc = s.rc;
-  if (rc < 0) {
-    al_val_free(s.list);
-    return al_err_set(err, rc, "the processes of this user could not be listed");
-  }
-  *out = s.list;
-  return 0;
 }

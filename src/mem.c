@@ -66,11 +66,6 @@ al_strdup(const char *s) {
 }
 
 char *
-al_strndup(const char *s, size_t n) {
-  return s ? al_memdup(s, strnlen(s, n)) : NULL;
-}
-
-char *
 al_asprintf(const char *fmt, ...) {
   va_list ap;
 

@@ -27,8 +27,6 @@ void
 al_free(void *p); /* NULL is a no-op */
 char *
 al_strdup(const char *s); /* NULL for NULL */
-char *
-al_strndup(const char *s, size_t n);
 void *
 al_memdup(const void *p, size_t n); /* one more byte, zero, after the copy */
 char *

@@ -55,7 +55,7 @@ target_name(char *out, size_t cap) {
 }
 
 static int
-driver_open(al_site_t *s, al_driver_t *d, const char *limactl, bool unknown, al_err_t *err) {
+driver_open(al_site_t *s, al_driver_t *d, const char *limactl, al_err_t *err) {
   char target[32], warden[1200], agent_x86[1200], agent_arm[1200];
   const char *dir = s->engine->package_dir;
   target_name(target, sizeof target);
@@ -63,7 +63,7 @@ driver_open(al_site_t *s, al_driver_t *d, const char *limactl, bool unknown, al_
   snprintf(agent_x86, sizeof agent_x86, "%s/prebuilds/guest/agent-x86_64", dir);
   snprintf(agent_arm, sizeof agent_arm, "%s/prebuilds/guest/agent-aarch64", dir);
   al_lima_opts_t opts = {
-    .limactl = limactl, .allow_unknown = unknown, .warden = warden, .agent_x86_64 = agent_x86, .agent_aarch64 = agent_arm
+    .limactl = limactl, .warden = warden, .agent_x86_64 = agent_x86, .agent_aarch64 = agent_arm
   };
   return al_lima_open(&d->lima, &s->engine->loop, s->io, &s->home, &opts, err);
 }
@@ -85,7 +85,7 @@ al_site_lima(al_site_t *s, const al_val_t *params, al_driver_t **out, al_err_t *
   }
   al_driver_t *d = al_calloc(1, sizeof *d);
   if (!d) return al_err_set(err, -ENOMEM, "out of memory");
-  if ((rc = driver_open(s, d, limactl, unknown, err))) {
+  if ((rc = driver_open(s, d, limactl, err))) {
     al_free(d);
     return rc;
   }

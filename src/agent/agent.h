@@ -191,13 +191,9 @@ _Noreturn void
 al_stop_eof(int code);
 
 /* main.c */
-void
-al_main_ping(uint64_t token);
 uint64_t
 al_main_now(void);
 int
 al_main_null(void);
-void
-al_main_reap(void);
 
 #endif

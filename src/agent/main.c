@@ -71,16 +71,16 @@ set_signals(sigset_t *while_polling) {
   }
 }
 
-void
-al_main_reap(void) {
+static void
+reap(void) {
   int status;
   pid_t pid;
   child_ended = 0;
   while ((pid = waitpid(-1, &status, WNOHANG)) > 0) al_stream_reaped(pid, status, al_main_now());
 }
 
-void
-al_main_ping(uint64_t token) {
+static void
+queue_pong(uint64_t token) {
   if (pongs_len == AL_PONGS_MAX) al_stop_reject(AL_REJECT_PROTOCOL, "too many pings without waiting for their answers");
   pongs[pongs_len++] = token;
 }
@@ -108,7 +108,7 @@ dispatch(const al_frame_t *f) {
   switch (f->type) {
   case AL_F_CONFIG: al_config_apply(f); break;
   case AL_F_ACK: al_io_acked(al_get64(f->payload)); break;
-  case AL_F_PING: al_main_ping(al_get64(f->payload)); break;
+  case AL_F_PING: queue_pong(al_get64(f->payload)); break;
   case AL_F_REJECT: al_stop_eof(0);
   default: al_stop_reject(AL_REJECT_PROTOCOL, "a frame that the host may not send");
   }
@@ -182,11 +182,11 @@ turn(const sigset_t *mask) {
   if (got < 0 && errno != EINTR) al_stop_reject(AL_REJECT_SETUP, "poll failed in the guest");
   if (stop_asked) al_stop_eof(0);
   if (got > 0) handle(n);
-  if (child_ended) al_main_reap();
+  if (child_ended) reap();
   send_pongs();
   al_io_ack();
   if (any_reaped()) now = al_main_now();
-  if (al_pump_output(now)) al_main_reap();
+  if (al_pump_output(now)) reap();
   if (any_reaped()) al_pump_grace(al_main_now());
   al_stream_control();
   if (!al_io_flush()) al_stop_eof(0);

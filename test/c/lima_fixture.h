@@ -81,6 +81,14 @@ script(const char *text) {
   al_test_write(home.run, "fake.sh", text);
 }
 
+/* How many processes of the lane there are. */
+AL_TEST_FN size_t
+lane_processes(void) {
+  static al__lima_procs_t procs;
+  assert_int_equal(al__lima_scan(in("h/lima/%s", NAME), NAME, &procs), 0);
+  return procs.count;
+}
+
 AL_TEST_FN void
 make_spec(void) {
   memset(&spec, 0, sizeof spec);

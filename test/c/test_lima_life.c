@@ -154,10 +154,7 @@ test_destroy_kills_what_limactl_left(void **state) {
   pid_t stranger = pretend("hostagent", "--pidfile", in("%s", "h/lima/agent-lane-other000-other000/ha.pid"), NAME);
   pid_t left[4] = {pretend("hostagent", "--pidfile", lane("ha.pid"), NAME), pretend("-pidfile", lane("qemu.pid"), NULL, NULL),
     pretend("shell", "--workdir", "/", NAME), pretend("start", "--timeout", "10m", NAME)};
-  al_val_t *list = NULL;
-  assert_int_equal(al_lima_processes(&home, NAME, &list, NULL), 0);
-  assert_int_equal(list->len, 4);
-  al_val_free(list);
+  assert_int_equal(lane_processes(), 4);
   destroyed();
   for (int i = 0; i < 4; i++) assert_false(runs(left[i]));
   assert_true(runs(stranger));
@@ -314,10 +311,7 @@ test_boot_ends_with_the_banner(void **state) {
   assert_int_equal(a.port, atoi(port));
   al_free(port);
   destroyed(); /* and with it the stand-in for QEMU */
-  al_val_t *list = NULL;
-  assert_int_equal(al_lima_processes(&home, NAME, &list, NULL), 0);
-  assert_int_equal(list->len, 0);
-  al_val_free(list);
+  assert_int_equal(lane_processes(), 0);
   /* A guest that has refused and then needs longer than the pace of the tries is waited for, not asked again and again. */
   script(QEMU("SSH-2.0-slow", "1.6/2") "sleep 60; }\n");
   a = boot(15000);
@@ -346,10 +340,7 @@ test_boot_close_before_the_answer(void **state) {
   al_lima_boot_close(b, on_closed, &closed);
   al_test_until(&loop, &closed, 5000);
   assert_false(a.a.done);
-  al_val_t *list = NULL;
-  assert_int_equal(al_lima_processes(&home, NAME, &list, NULL), 0);
-  assert_int_equal(list->len, 0);
-  al_val_free(list);
+  assert_int_equal(lane_processes(), 0);
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -117,10 +117,7 @@ shell_fails(const char *how, uint64_t deadline, int code, const char *text) {
   al_test_until(&loop, &s.failed, 10000);
   if (s.err.code != code || !strstr(s.err.msg, text)) fail_msg("%s: “%s”", al_err_name(s.err.code), s.err.msg);
   close_side(&s, t);
-  al_val_t *list = NULL;
-  assert_int_equal(al_lima_processes(&home, NAME, &list, NULL), 0);
-  assert_int_equal(list->len, 0);
-  al_val_free(list);
+  assert_int_equal(lane_processes(), 0);
 }
 
 static void
