@@ -151,7 +151,8 @@ ReadUint32(const Napi::CallbackInfo &info, size_t index, const char *name, uint3
   Napi::Value v = info[index];
   double d = v.IsNumber() ? v.As<Napi::Number>().DoubleValue() : -1;
   if (!(d >= 0 && d <= 4294967295.0 && d == std::floor(d))) {
-    Napi::TypeError::New(info.Env(), std::string(name) + " must be an integer from 0 to 4294967295").ThrowAsJavaScriptException();
+    Napi::TypeError::New(info.Env(), std::string(name) + " must be an integer from 0 to 4294967295")
+      .ThrowAsJavaScriptException();
     return false;
   }
   *out = static_cast<uint32_t>(d);
@@ -190,7 +191,8 @@ public:
     uint32_t id = 0;
     if (!ReadUint32(info, 0, "id", &id)) return Napi::Value();
     if (!info[1].IsString()) return Throw(env, "op must be a string"), Napi::Value();
-    if (!info[2].IsObject() || info[2].IsArray() || info[2].IsTypedArray()) return Throw(env, "params must be an object"), Napi::Value();
+    if (!info[2].IsObject() || info[2].IsArray() || info[2].IsTypedArray())
+      return Throw(env, "params must be an object"), Napi::Value();
     std::string op = info[1].As<Napi::String>().Utf8Value();
     al_val_t *params = FromJs(env, info[2], "params");
     if (params == nullptr) return Napi::Value();
@@ -208,7 +210,8 @@ public:
   Napi::Value
   Taken(const Napi::CallbackInfo &info) {
     uint32_t id = 0, sub = 0, n = 0;
-    if (!ReadUint32(info, 0, "id", &id) || !ReadUint32(info, 1, "sub", &sub) || !ReadUint32(info, 2, "n", &n)) return Napi::Value();
+    if (!ReadUint32(info, 0, "id", &id) || !ReadUint32(info, 1, "sub", &sub) || !ReadUint32(info, 2, "n", &n))
+      return Napi::Value();
     if (core_ != nullptr) al_engine_taken(core_->engine, id, static_cast<int>(sub), n);
     return info.Env().Undefined();
   }

@@ -65,7 +65,8 @@ struct Reader {
   al_val_t *
   Bytes(Napi::Value v) {
     Napi::TypedArray array = v.As<Napi::TypedArray>();
-    if (array.TypedArrayType() != napi_uint8_array) return Refuse("must be a Uint8Array or Buffer, not another typed array");
+    if (array.TypedArrayType() != napi_uint8_array)
+      return Refuse("must be a Uint8Array or Buffer, not another typed array");
     Napi::Uint8Array data = v.As<Napi::Uint8Array>();
     if (!Charge(data.ByteLength())) return nullptr;
     return Made(al_val_bytes(data.Data() != nullptr ? static_cast<const void *>(data.Data()) : "", data.ByteLength()));
@@ -213,7 +214,8 @@ ToJs(Napi::Env env, al_val_t *v) {
     for (size_t i = 0; i < v->len; i++) {
       Napi::Value item = Entry(env, &v->items[i]);
       // Defined, not assigned: a key such as __proto__ must stay plain data.
-      if (item.IsEmpty() || map.DefineProperty(Napi::PropertyDescriptor::Value(v->keys[i], item, napi_default_jsproperty)).IsNothing())
+      if (item.IsEmpty() ||
+        map.DefineProperty(Napi::PropertyDescriptor::Value(v->keys[i], item, napi_default_jsproperty)).IsNothing())
         return Napi::Value();
     }
     return map;

@@ -23,14 +23,16 @@ row_value(const al_lane_row_t *row) {
   char boot[AL_BOOT_ID_MAX];
   bool same_boot = al_plat_boot_id(boot) == 0 && strcmp(boot, row->owner.boot) == 0;
   int alive = al_plat_ident_alive(&row->owner);
-  int rc = al_val_set(v, "name", al_val_text(row->name)) | al_val_set(v, "state", al_val_text(al_lane_state_name(row->state)))
-    | al_val_set(v, "ownerPid", al_val_int(row->owner.pid)) | al_val_set(v, "ownerProgram", al_val_text(ends))
-    | al_val_set(v, "ownerAlive", alive < 0 ? al_val_null() : al_val_bool(alive == 1))
-    | al_val_set(v, "created", al_val_int(row->created_s)) | al_val_set(v, "expires", al_val_int(row->expires_s))
-    | al_val_set(v, "leftSeconds", al_val_int(!same_boot || left < 0 ? 0 : left / 1000)) | al_val_set(v, "cpus", al_val_int(row->cpus))
-    | al_val_set(v, "memoryMiB", al_val_int(row->memory_mib)) | al_val_set(v, "diskGiB", al_val_int(row->disk_gib))
-    | al_val_set(v, "image", al_val_text(row->image)) | al_val_set(v, "network", al_val_text(row->network))
-    | al_val_set(v, "accelerator", al_val_text(row->accel)) | al_val_set(v, "reason", al_val_text(row->reason));
+  int rc = al_val_set(v, "name", al_val_text(row->name)) |
+    al_val_set(v, "state", al_val_text(al_lane_state_name(row->state))) |
+    al_val_set(v, "ownerPid", al_val_int(row->owner.pid)) | al_val_set(v, "ownerProgram", al_val_text(ends)) |
+    al_val_set(v, "ownerAlive", alive < 0 ? al_val_null() : al_val_bool(alive == 1)) |
+    al_val_set(v, "created", al_val_int(row->created_s)) | al_val_set(v, "expires", al_val_int(row->expires_s)) |
+    al_val_set(v, "leftSeconds", al_val_int(!same_boot || left < 0 ? 0 : left / 1000)) |
+    al_val_set(v, "cpus", al_val_int(row->cpus)) | al_val_set(v, "memoryMiB", al_val_int(row->memory_mib)) |
+    al_val_set(v, "diskGiB", al_val_int(row->disk_gib)) | al_val_set(v, "image", al_val_text(row->image)) |
+    al_val_set(v, "network", al_val_text(row->network)) | al_val_set(v, "accelerator", al_val_text(row->accel)) |
+    al_val_set(v, "reason", al_val_text(row->reason));
   if (rc) {
     al_val_free(v);
     return NULL;
@@ -156,8 +158,9 @@ run_import(al_job_t *job) {
   if (rc) return rc;
   t->value = al_val_map();
   if (!t->value) return al_err_set(&t->err, -ENOMEM, "out of memory");
-  rc = al_val_set(t->value, "id", al_val_text(image.id)) | al_val_set(t->value, "dir", al_val_text(image.dir))
-    | al_val_set(t->value, "arch", al_val_text(image.arch)) | al_val_set(t->value, "manifestSha256", al_val_text(image.manifest_sha256));
+  rc = al_val_set(t->value, "id", al_val_text(image.id)) | al_val_set(t->value, "dir", al_val_text(image.dir)) |
+    al_val_set(t->value, "arch", al_val_text(image.arch)) |
+    al_val_set(t->value, "manifestSha256", al_val_text(image.manifest_sha256));
   return rc ? al_err_set(&t->err, -ENOMEM, "out of memory") : 0;
 }
 
@@ -175,7 +178,8 @@ al_do_image_import(al_engine_t *e, al_request_t *r) {
   const char *from;
   int rc = al_site_get(e, r->params, &site, &err);
   if (!rc) rc = al_val_get_text(r->params, "from", "", &from, &err);
-  if (!rc && *from != '/') rc = al_err_set(&err, AL_EBAD_OPTION, "from must be the absolute path of an image directory");
+  if (!rc && *from != '/')
+    rc = al_err_set(&err, AL_EBAD_OPTION, "from must be the absolute path of an image directory");
   task_t *t = task_new(e, r, keys, rc, &err);
   if (!t) return;
   t->home = site->home;
@@ -197,7 +201,8 @@ al_do_image_list(al_engine_t *e, al_request_t *r) {
 static int
 run_doctor(al_job_t *job) {
   task_t *t = job->data;
-  al_doctor_opts_t opts = { .home = t->text[0], .limactl = t->text[1], .image = t->text[2], .allow_unknown_lima = t->flag };
+  al_doctor_opts_t opts = {
+    .home = t->text[0], .limactl = t->text[1], .image = t->text[2], .allow_unknown_lima = t->flag};
   return al_doctor_run(&opts, &t->value, &t->err);
 }
 

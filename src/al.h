@@ -13,12 +13,12 @@ extern "C" {
 typedef struct al_engine_s al_engine_t;
 
 typedef enum {
-  AL_EVENT_DONE,   /* request `id` succeeded with `value` (may be NULL) */
-  AL_EVENT_ERROR,  /* request `id` failed with `err` */
-  AL_EVENT_LINES,  /* request `id` (exec): `value` is AL_BYTES: whole lines, each ended by '\n'; give back with al_engine_taken */
-  AL_EVENT_BYTES,  /* request `id` (exec stream mode): `value` is AL_BYTES of sub-stream `sub` (1 stdout, 2 stderr); give back with al_engine_taken */
-  AL_EVENT_DRAIN,  /* request `id` (exec with open input): more input is welcome */
-  AL_EVENT_LANE,   /* `value`: map {lane, type, time_ms, …} for onEvent; `id` is the create request's */
+  AL_EVENT_DONE,  /* request `id` succeeded with `value` (may be NULL) */
+  AL_EVENT_ERROR, /* request `id` failed with `err` */
+  AL_EVENT_LINES, /* request `id` (exec): `value` is AL_BYTES: whole lines, each ended by '\n'; give back with al_engine_taken */
+  AL_EVENT_BYTES, /* request `id` (exec stream mode): `value` is AL_BYTES of sub-stream `sub` (1 stdout, 2 stderr); give back with al_engine_taken */
+  AL_EVENT_DRAIN, /* request `id` (exec with open input): more input is welcome */
+  AL_EVENT_LANE,  /* `value`: map {lane, type, time_ms, …} for onEvent; `id` is the create request's */
 } al_event_type_t;
 
 typedef struct al_event_s {

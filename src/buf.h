@@ -16,7 +16,8 @@ al_buf_init(al_buf_t *b, size_t cap);
 void
 al_buf_deinit(al_buf_t *b); /* frees; the buffer is empty and usable again */
 int
-al_buf_append(al_buf_t *b, const void *p, size_t n); /* 0, -ENOMEM, or -ENOBUFS when the cap would be passed (nothing added) */
+al_buf_append(
+  al_buf_t *b, const void *p, size_t n); /* 0, -ENOMEM, or -ENOBUFS when the cap would be passed (nothing added) */
 int
 al_buf_printf(al_buf_t *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void

@@ -58,7 +58,9 @@ al_db_error(sqlite3 *sql, int rc, const char *what, al_err_t *err) {
     case SQLITE_AUTH: return al_err_set(err, -EACCES, "%s: %s: %s.", what, name, msg);
     case SQLITE_READONLY: return al_err_set(err, -EROFS, "%s: %s: %s.", what, name, msg);
     case SQLITE_CANTOPEN:
-    case SQLITE_IOERR: return al_err_set(err, sys > 0 ? -sys : -EIO, "%s: %s: %s%s%s.", what, name, msg, sys > 0 ? ": " : "", sys > 0 ? strerror(sys) : "");
+    case SQLITE_IOERR:
+      return al_err_set(err, sys > 0 ? -sys : -EIO, "%s: %s: %s%s%s.", what, name, msg, sys > 0 ? ": " : "",
+        sys > 0 ? strerror(sys) : "");
     default: return al_err_set(err, AL_EINTERNAL, "%s: %s: %s (%d).", what, name, msg, rc);
   }
 }
@@ -117,7 +119,9 @@ check_file(const char *path, al_err_t *err) {
   if (S_ISLNK(st.st_mode)) return al_err_set(err, -ELOOP, "The registry %s is a symbolic link.", path);
   if (!S_ISREG(st.st_mode)) return al_err_set(err, -EINVAL, "The registry %s is not a regular file.", path);
   if (st.st_uid != geteuid()) return al_err_set(err, -EPERM, "The registry %s belongs to another user.", path);
-  if (st.st_mode & 077) return al_err_set(err, -EPERM, "The registry %s is open to others (mode %o instead of 600).", path, (unsigned) st.st_mode & 07777);
+  if (st.st_mode & 077)
+    return al_err_set(
+      err, -EPERM, "The registry %s is open to others (mode %o instead of 600).", path, (unsigned) st.st_mode & 07777);
   return 0;
 }
 
@@ -129,7 +133,8 @@ real_path(const char *path, char out[PATH_MAX], al_err_t *err) {
   const char *slash = strrchr(path, '/');
   int n = slash ? (slash == path ? 1 : (int) (slash - path)) : 1;
   int len = snprintf(dir, sizeof dir, "%.*s", n, slash ? path : ".");
-  if (len < 0 || (size_t) len >= sizeof dir) return al_err_set(err, -ENAMETOOLONG, "The path of the registry is too long.");
+  if (len < 0 || (size_t) len >= sizeof dir)
+    return al_err_set(err, -ENAMETOOLONG, "The path of the registry is too long.");
   if (!realpath(dir, real)) {
     int e = errno;
     return al_err_set(err, -e, "The directory of the registry %s: %s.", path, strerror(e));
@@ -146,12 +151,15 @@ check_content(al_db_t *db, int *version, al_err_t *err) {
 
   int rc = query(db->sql, "PRAGMA quick_check(1)", text, sizeof text);
   if (rc) return al_db_error(db->sql, rc, "Checking the registry", err);
-  if (strcmp(text, "ok") != 0) return al_err_set(err, AL_EREGISTRY_DAMAGED, "The registry %s is damaged: %s.", db->path, text);
+  if (strcmp(text, "ok") != 0)
+    return al_err_set(err, AL_EREGISTRY_DAMAGED, "The registry %s is damaged: %s.", db->path, text);
   rc = query(db->sql, "PRAGMA user_version", text, sizeof text);
   if (rc) return al_db_error(db->sql, rc, "Reading the registry's version", err);
   *version = atoi(text);
   if (*version < 0 || *version > o->count) {
-    al_err_set(err, AL_EREGISTRY_DAMAGED, "The registry %s was made by a newer version of Agent Lane (its schema is %d, ours %d).", db->path, *version, o->count);
+    al_err_set(err, AL_EREGISTRY_DAMAGED,
+      "The registry %s was made by a newer version of Agent Lane (its schema is %d, ours %d).", db->path, *version,
+      o->count);
     al_err_cure(err, "Use the newer version, or another home.");
     return AL_EREGISTRY_DAMAGED;
   }
@@ -163,7 +171,9 @@ check_content(al_db_t *db, int *version, al_err_t *err) {
   rc = query(db->sql, "PRAGMA user_version", text, sizeof text);
   if (rc) return al_db_error(db->sql, rc, "Reading the registry's version", err);
   *version = atoi(text);
-  return *version > 0 ? 0 : al_err_set(err, AL_EREGISTRY_DAMAGED, "%s is a database, but not Agent Lane's registry.", db->path);
+  return *version > 0
+    ? 0
+    : al_err_set(err, AL_EREGISTRY_DAMAGED, "%s is a database, but not Agent Lane's registry.", db->path);
 }
 
 static int
@@ -171,7 +181,8 @@ set_modes(al_db_t *db, al_err_t *err) {
   char mode[32];
 
   int rc = query(db->sql, "PRAGMA journal_mode=WAL", mode, sizeof mode);
-  if (!rc && strcmp(mode, "wal") != 0) return al_err_set(err, -ENOTSUP, "The file system of %s cannot hold a registry (journal mode %s).", db->path, mode);
+  if (!rc && strcmp(mode, "wal") != 0)
+    return al_err_set(err, -ENOTSUP, "The file system of %s cannot hold a registry (journal mode %s).", db->path, mode);
   /* FULL: a lane's row is the only trace of what is about to be created, so it must be on the disk first. */
   if (!rc) rc = exec(db->sql, "PRAGMA synchronous=FULL; PRAGMA fullfsync=1; PRAGMA trusted_schema=OFF");
   return rc ? al_db_error(db->sql, rc, "Opening the registry", err) : 0;
@@ -185,7 +196,8 @@ migrate_in(al_db_t *db, al_err_t *err) {
   /* Read again under the write lock: of two processes that start at once only one migrates. */
   int rc = query(db->sql, "PRAGMA user_version", text, sizeof text);
   int version = atoi(text);
-  for (int i = version; !rc && i >= 0 && i < o->count; i++) rc = sqlite3_exec(db->sql, o->migrations[i], NULL, NULL, NULL);
+  for (int i = version; !rc && i >= 0 && i < o->count; i++)
+    rc = sqlite3_exec(db->sql, o->migrations[i], NULL, NULL, NULL);
   if (!rc && version < o->count) {
     snprintf(text, sizeof text, "PRAGMA user_version=%d", o->count);
     rc = sqlite3_exec(db->sql, text, NULL, NULL, NULL);
@@ -196,7 +208,8 @@ migrate_in(al_db_t *db, al_err_t *err) {
 static int
 transaction_end(al_db_t *db, int rc, const char *what, al_err_t *err) {
   /* Some errors end the transaction by themselves. */
-  if (sqlite3_get_autocommit(db->sql)) return rc ? rc : al_err_set(err, AL_EINTERNAL, "%s: the transaction was lost.", what);
+  if (sqlite3_get_autocommit(db->sql))
+    return rc ? rc : al_err_set(err, AL_EINTERNAL, "%s: the transaction was lost.", what);
   if (!rc) {
     int sql_rc = sqlite3_exec(db->sql, "COMMIT", NULL, NULL, NULL);
     if (sql_rc == SQLITE_OK) return 0;
@@ -225,7 +238,8 @@ open_file(al_db_t *db, al_err_t *err) {
   int rc = real_path(db->path, path, err);
   if (!rc) rc = check_file(path, err);
   if (rc) return rc;
-  int sql_rc = sqlite3_open_v2(path, &db->sql, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_NOFOLLOW, NULL);
+  int sql_rc = sqlite3_open_v2(path, &db->sql,
+    SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_NOFOLLOW, NULL);
   if (sql_rc) return al_db_error(db->sql, sql_rc, "Opening the registry", err);
   sqlite3_extended_result_codes(db->sql, 1);
   sqlite3_busy_timeout(db->sql, BUSY_MS);

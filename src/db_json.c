@@ -95,7 +95,8 @@ place(tree_t *t, sqlite3_stmt *row, al_err_t *err) {
     while (t->depth > 0 && t->ids[t->depth - 1] != parent) t->depth--;
     al_val_t *to = t->depth > 0 ? t->open[t->depth - 1] : NULL;
     const char *key = (const char *) sqlite3_column_text(row, 2);
-    if (!to || !key || (to->kind == AL_MAP && (to->len == KEYS_MAX || !al_utf8_valid((const uint8_t *) key, strlen(key))))) {
+    if (!to || !key ||
+      (to->kind == AL_MAP && (to->len == KEYS_MAX || !al_utf8_valid((const uint8_t *) key, strlen(key))))) {
       al_val_free(v);
       return bad(err, "an object has too many or unusable keys");
     }
@@ -114,12 +115,14 @@ build(sqlite3 *sql, const char *text, size_t len, tree_t *t, al_err_t *err) {
   int rc = 0;
 
   /* json_valid first: newer versions of json_tree also read JSON5, which we do not want to depend on. */
-  int sql_rc = sqlite3_prepare_v2(sql, "SELECT id, parent, key, type, atom FROM json_tree(?1) WHERE json_valid(?1)", -1, &row, NULL);
+  int sql_rc = sqlite3_prepare_v2(
+    sql, "SELECT id, parent, key, type, atom FROM json_tree(?1) WHERE json_valid(?1)", -1, &row, NULL);
   if (sql_rc == SQLITE_OK) sql_rc = sqlite3_bind_text(row, 1, text, (int) len, SQLITE_STATIC);
   if (sql_rc == SQLITE_OK)
     while (!rc && (sql_rc = sqlite3_step(row)) == SQLITE_ROW) rc = place(t, row, err);
   if (!rc && sql_rc == SQLITE_NOMEM) rc = -ENOMEM;
-  else if (!rc && (sql_rc != SQLITE_DONE || !t->root)) rc = bad(err, sql_rc == SQLITE_DONE ? "malformed JSON" : sqlite3_errmsg(sql));
+  else if (!rc && (sql_rc != SQLITE_DONE || !t->root))
+    rc = bad(err, sql_rc == SQLITE_DONE ? "malformed JSON" : sqlite3_errmsg(sql));
   sqlite3_finalize(row);
   return rc;
 }
@@ -132,7 +135,10 @@ al_json_parse(const char *text, size_t len, al_val_t **out, al_err_t *err) {
 
   *out = NULL;
   int rc = scan(text, len, &why);
-  if (!rc && sqlite3_open_v2(":memory:", &sql, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_MEMORY | SQLITE_OPEN_NOMUTEX, NULL)) rc = -ENOMEM;
+  if (!rc &&
+    sqlite3_open_v2(
+      ":memory:", &sql, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_MEMORY | SQLITE_OPEN_NOMUTEX, NULL))
+    rc = -ENOMEM;
   if (!rc) rc = build(sql, text, len, &t, &why);
   sqlite3_close(sql);
   if (rc) {

@@ -248,7 +248,8 @@ check_kvm(doctor_t *d) {
       NULL);
   } else if (access("/dev/kvm", R_OK | W_OK)) {
     say(d, "kvm", "skipped",
-      "/dev/kvm is not open to you (group kvm?): lanes run in software emulation, which is several times slower.", NULL);
+      "/dev/kvm is not open to you (group kvm?): lanes run in software emulation, which is several times slower.",
+      NULL);
   } else {
     say(d, "kvm", "found",
       "/dev/kvm is open to you; it is used once the image's kernel has been seen to run under it.", NULL);

@@ -20,25 +20,25 @@
 
 /* X(NAME, number, smallest payload, largest payload) */
 #define AL_FRAME_MAP(X) \
-  X(HELLO, 1, 40, 40)          /* host: magic[4], u16 lowest version, u16 highest, nonce[32] */ \
-  X(HELLO_ACK, 2, 74, 330)     /* guest: magic[4], u16 version, u32 features, nonce[32], mac[32], build text */ \
-  X(REJECT, 3, 4, 1028)        /* either: u32 code, text; then the sender closes */ \
-  X(CONFIG, 4, 0, 65536)       /* host: TLVs of al_tlv_*; once, after HELLO_ACK */ \
-  X(CONFIG_ACK, 5, 4, 1028)    /* guest: u32 errno (0 = done), text */ \
-  X(ACK, 6, 8, 8)              /* either, stream 0: u64 bytes read off the channel so far (pacing) */ \
-  X(PING, 7, 8, 8)             /* host: u64 token */ \
-  X(PONG, 8, 8, 8)             /* guest: the token */ \
-  X(EXEC, 16, 0, 65536)        /* host, opens a stream: TLVs; flag AL_FLAG_MORE = goes on in the next EXEC of this stream */ \
-  X(READ, 17, 0, 65536)        /* host, opens a stream: TLV PATH, USER; answered by DATA on sub-stream 1, EOF, EXIT */ \
-  X(DATA, 20, 0, 65536)        /* flags = sub-stream */ \
-  X(END, 21, 0, 0)             /* flags = sub-stream; no more DATA on it */ \
-  X(CREDIT, 22, 4, 4)          /* flags = sub-stream: u32 bytes consumed, the sender may send that much more */ \
-  X(SIGNAL, 23, 4, 4)          /* host: u32 signal number; flags 0 = to the process group, 1 = to the whole tree (cgroup) */ \
-  X(RESIZE, 24, 4, 4)          /* host: u16 rows, u16 columns */ \
-  X(EXIT, 25, 24, 1048)        /* guest, ends the stream: u32 kind, u32 value, u64 nanoseconds, u64 length, text */ \
-  X(RESET, 26, 0, 0)           /* either: the stream is over at once; the guest kills the tree */ \
-  X(TCP, 32, 0, 65536)         /* reserved: a TCP stream opened by the guest */ \
-  X(RESOLVE, 33, 0, 65536)     /* reserved: name look-up */
+  X(HELLO, 1, 40, 40)       /* host: magic[4], u16 lowest version, u16 highest, nonce[32] */ \
+  X(HELLO_ACK, 2, 74, 330)  /* guest: magic[4], u16 version, u32 features, nonce[32], mac[32], build text */ \
+  X(REJECT, 3, 4, 1028)     /* either: u32 code, text; then the sender closes */ \
+  X(CONFIG, 4, 0, 65536)    /* host: TLVs of al_tlv_*; once, after HELLO_ACK */ \
+  X(CONFIG_ACK, 5, 4, 1028) /* guest: u32 errno (0 = done), text */ \
+  X(ACK, 6, 8, 8)           /* either, stream 0: u64 bytes read off the channel so far (pacing) */ \
+  X(PING, 7, 8, 8)          /* host: u64 token */ \
+  X(PONG, 8, 8, 8)          /* guest: the token */ \
+  X(EXEC, 16, 0, 65536) /* host, opens a stream: TLVs; flag AL_FLAG_MORE = goes on in the next EXEC of this stream */ \
+  X(READ, 17, 0, 65536) /* host, opens a stream: TLV PATH, USER; answered by DATA on sub-stream 1, EOF, EXIT */ \
+  X(DATA, 20, 0, 65536) /* flags = sub-stream */ \
+  X(END, 21, 0, 0)      /* flags = sub-stream; no more DATA on it */ \
+  X(CREDIT, 22, 4, 4)   /* flags = sub-stream: u32 bytes consumed, the sender may send that much more */ \
+  X(SIGNAL, 23, 4, 4)   /* host: u32 signal number; flags 0 = to the process group, 1 = to the whole tree (cgroup) */ \
+  X(RESIZE, 24, 4, 4)   /* host: u16 rows, u16 columns */ \
+  X(EXIT, 25, 24, 1048) /* guest, ends the stream: u32 kind, u32 value, u64 nanoseconds, u64 length, text */ \
+  X(RESET, 26, 0, 0)    /* either: the stream is over at once; the guest kills the tree */ \
+  X(TCP, 32, 0, 65536)  /* reserved: a TCP stream opened by the guest */ \
+  X(RESOLVE, 33, 0, 65536) /* reserved: name look-up */
 
 enum {
 #define AL_FRAME_ENUM(name, number, min, max) AL_F_##name = number,
@@ -101,8 +101,16 @@ static inline uint16_t al_get16(const uint8_t *p) { return (uint16_t) (p[0] | p[
 static inline uint32_t al_get32(const uint8_t *p) { return (uint32_t) al_get16(p) | (uint32_t) al_get16(p + 2) << 16; }
 static inline uint64_t al_get64(const uint8_t *p) { return (uint64_t) al_get32(p) | (uint64_t) al_get32(p + 4) << 32; }
 static inline void al_put16(uint8_t *p, uint16_t v) { p[0] = (uint8_t) v; p[1] = (uint8_t) (v >> 8); }
-static inline void al_put32(uint8_t *p, uint32_t v) { al_put16(p, (uint16_t) v); al_put16(p + 2, (uint16_t) (v >> 16)); }
-static inline void al_put64(uint8_t *p, uint64_t v) { al_put32(p, (uint32_t) v); al_put32(p + 4, (uint32_t) (v >> 32)); }
+static inline void
+al_put32(uint8_t *p, uint32_t v) {
+  al_put16(p, (uint16_t) v);
+  al_put16(p + 2, (uint16_t) (v >> 16));
+}
+static inline void
+al_put64(uint8_t *p, uint64_t v) {
+  al_put32(p, (uint32_t) v);
+  al_put32(p + 4, (uint32_t) (v >> 32));
+}
 
 /* The proof: mac = HMAC-SHA-256(secret[32], "agent-lane proof 1" + host nonce + guest nonce). */
 #define AL_PROOF_LABEL "agent-lane proof 1"

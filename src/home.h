@@ -10,7 +10,8 @@
 
 /* Absolute paths. lima: LIMA_HOME of our instances. run: scratch cwd and TMPDIR of children. */
 typedef struct al_home_s {
-  char root[AL_HOME_MAX], lima[AL_HOME_MAX], images[AL_HOME_MAX], bin[AL_HOME_MAX], run[AL_HOME_MAX], registry[AL_HOME_MAX];
+  char root[AL_HOME_MAX], lima[AL_HOME_MAX], images[AL_HOME_MAX], bin[AL_HOME_MAX], run[AL_HOME_MAX],
+    registry[AL_HOME_MAX];
 } al_home_t;
 
 /* `path` NULL: AGENT_LANE_HOME, else ~/.agent-lane. Makes the directories (0700), resolves links, checks: ours, not group- or

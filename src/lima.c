@@ -71,7 +71,8 @@ al__lima_op_end_soon(al__lima_op_t *op, int status) {
 static const char *
 real_home(char *buf, size_t cap) {
   struct passwd pw, *found = NULL;
-  if (getpwuid_r(geteuid(), &pw, buf, cap, &found) == 0 && found && found->pw_dir && found->pw_dir[0] == '/') return found->pw_dir;
+  if (getpwuid_r(geteuid(), &pw, buf, cap, &found) == 0 && found && found->pw_dir && found->pw_dir[0] == '/')
+    return found->pw_dir;
   const char *home = getenv("HOME");
   return home && home[0] == '/' ? home : "/";
 }
@@ -97,7 +98,8 @@ al__lima_env(const al_lima_t *l, const al_lane_spec_t *spec) {
     al_buf_t words;
     al_buf_init(&words, 16384);
     if (al__lima_qemu_words(l, spec, &words) == 0) {
-      v[n++] = al_asprintf("QEMU_SYSTEM_%s=%s", strcmp(l->arch, "aarch64") == 0 ? "AARCH64" : "X86_64", (const char *) words.data);
+      v[n++] = al_asprintf(
+        "QEMU_SYSTEM_%s=%s", strcmp(l->arch, "aarch64") == 0 ? "AARCH64" : "X86_64", (const char *) words.data);
     } else {
       v[n++] = NULL;
     }
@@ -113,7 +115,8 @@ al__lima_env(const al_lima_t *l, const al_lane_spec_t *spec) {
 }
 
 int
-al__lima_spawn(al_lima_t *l, const al_lane_spec_t *spec, al_proc_t *p, const char *const *argv, uint64_t deadline_ms, size_t out_cap, al_proc_cb cb) {
+al__lima_spawn(al_lima_t *l, const al_lane_spec_t *spec, al_proc_t *p, const char *const *argv, uint64_t deadline_ms,
+  size_t out_cap, al_proc_cb cb) {
   char **env = al__lima_env(l, spec);
   if (!env) return -ENOMEM;
   al_proc_opts_t o = {
@@ -200,7 +203,8 @@ al__lima_child_result(al_proc_t *p, int status, int code, const char *what, al_e
   AL_AUTO_FREE char *tail = al_tail_copy(&p->err_tail, &len);
   if (tail) al__lima_last_message(tail, len, msg, sizeof msg);
   const char *colon = msg[0] ? ": " : "";
-  if (status == UV_ETIMEDOUT) return al_err_set(err, code, "%s did not end in time and was killed%s%s", what, colon, msg);
+  if (status == UV_ETIMEDOUT)
+    return al_err_set(err, code, "%s did not end in time and was killed%s%s", what, colon, msg);
   if (status != 0) return al_err_set(err, code, "%s could not be run: %s", what, uv_strerror(status));
   if (p->term_signal) return al_err_set(err, code, "%s was killed by signal %d%s%s", what, p->term_signal, colon, msg);
   return al_err_set(err, code, "%s ended with exit code %d%s%s", what, (int) p->exit_code, colon, msg);
@@ -212,7 +216,8 @@ static int
 find(const char *name, char *out, size_t cap, int code, const char *cure, al_err_t *err) {
   int rc = al_plat_find_program(name, NULL, out, cap, err);
   if (rc == 0 || rc == AL_EPROGRAM_UNSAFE) return rc;
-  al_err_set(err, code, "%s was not found%s", name, strchr(name, '/') ? "" : " on PATH (relative, group- or world-writable and node_modules entries are skipped)");
+  al_err_set(err, code, "%s was not found%s", name,
+    strchr(name, '/') ? "" : " on PATH (relative, group- or world-writable and node_modules entries are skipped)");
   if (cure) al_err_cure(err, "%s", cure);
   return code;
 }
@@ -252,7 +257,9 @@ find_all(al_lima_t *l, const al_lima_opts_t *opts, al_err_t *err) {
   if (rc == 0) rc = add_dir(l, ssh);
   if (rc == 0) rc = add_dir(l, "/usr/bin/x");
   if (rc == 0) rc = add_dir(l, "/bin/x");
-  if (rc == -ENAMETOOLONG) return al_err_set(err, rc, "the directories of QEMU and ssh do not fit into a PATH of %zu bytes", sizeof l->path_env);
+  if (rc == -ENAMETOOLONG)
+    return al_err_set(
+      err, rc, "the directories of QEMU and ssh do not fit into a PATH of %zu bytes", sizeof l->path_env);
   return rc;
 }
 
@@ -263,20 +270,24 @@ install(const al_home_t *home, const char *from, char *out, size_t cap, al_err_t
 }
 
 int
-al_lima_open(al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *home, const al_lima_opts_t *opts, al_err_t *err) {
+al_lima_open(
+  al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *home, const al_lima_opts_t *opts, al_err_t *err) {
   memset(l, 0, sizeof *l);
   l->loop = loop;
   l->io = io;
   l->home = home;
   l->delete_ms = AL__LIMA_DELETE_MS;
-  if (geteuid() == 0 && !opts->allow_root_for_tests) return al_err_set(err, AL_ELIMA_ROOT, "this process runs as root and limactl refuses root");
+  if (geteuid() == 0 && !opts->allow_root_for_tests)
+    return al_err_set(err, AL_ELIMA_ROOT, "this process runs as root and limactl refuses root");
   struct utsname u;
   if (uname(&u) != 0) return al_err_set(err, -errno, "uname: %s", strerror(errno));
   snprintf(l->vm_type, sizeof l->vm_type, "%s", strcmp(u.sysname, "Darwin") == 0 ? "vz" : "qemu");
-  snprintf(l->arch, sizeof l->arch, "%s", strcmp(u.machine, "arm64") == 0 || strcmp(u.machine, "aarch64") == 0 ? "aarch64" : "x86_64");
+  snprintf(l->arch, sizeof l->arch, "%s",
+    strcmp(u.machine, "arm64") == 0 || strcmp(u.machine, "aarch64") == 0 ? "aarch64" : "x86_64");
   /* Lima puts the directory into QEMU's option strings, where a comma separates, and through Go templates, where {{ begins one. */
   if (strchr(home->lima, ',') || strstr(home->lima, "{{")) {
-    return al_err_set(err, AL_EHOME_UNSAFE, "the home “%s” contains a comma or “{{”, which QEMU's options cannot carry", home->root);
+    return al_err_set(
+      err, AL_EHOME_UNSAFE, "the home “%s” contains a comma or “{{”, which QEMU's options cannot carry", home->root);
   }
   int rc = find_all(l, opts, err);
   if (rc == 0 && strcmp(l->vm_type, "qemu") == 0) {

@@ -14,7 +14,8 @@ typedef struct al_lima_s {
   al_worker_t *io;          /* blocking file work; borrowed */
   const al_home_t *home;    /* borrowed */
   char limactl[1024], qemu[1024], qemu_img[1024], ssh_keygen[1024]; /* absolute, checked */
-  char path_env[512];       /* PATH of every child: the directories of QEMU and ssh, then /usr/bin and /bin; each was found by the checked look-up */
+  char path_env
+    [512]; /* PATH of every child: the directories of QEMU and ssh, then /usr/bin and /bin; each was found by the checked look-up */
   char warden[1024];        /* installed copy */
   char agent[2][1024];      /* host paths of the guest agents: [0] x86_64, [1] aarch64 */
   char version[32];         /* "2.2.0" */
@@ -51,7 +52,8 @@ typedef struct al_lima_opts_s {
 
 /* Finds limactl, QEMU, ssh-keygen, installs the warden; synchronous. AL_ELIMA_MISSING, AL_EQEMU_MISSING, AL_EPROGRAM_UNSAFE, AL_ELIMA_ROOT. */
 int
-al_lima_open(al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *home, const al_lima_opts_t *opts, al_err_t *err);
+al_lima_open(
+  al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *home, const al_lima_opts_t *opts, al_err_t *err);
 /* `limactl --version` (5 s): AL_ELIMA_TOO_OLD, AL_ELIMA_UNKNOWN_VERSION. Remembers the answer while the file's identity stays. */
 void
 al_lima_check_version(al_lima_t *l, bool allow_unknown, al_lima_cb cb, void *data);
@@ -64,7 +66,8 @@ void
 al_lima_prepare(al_lima_t *l, al_lima_cb cb, void *data);
 /* auto: KVM after the probe (spec->image's kernel prints its marker within 5 s; cached by boot id, QEMU and kernel digest in <home>/run), else TCG. */
 void
-al_lima_choose_accel(al_lima_t *l, const al_image_t *image, void (*cb)(void *data, al_accel_t accel, const char *notice), void *data);
+al_lima_choose_accel(
+  al_lima_t *l, const al_image_t *image, void (*cb)(void *data, al_accel_t accel, const char *notice), void *data);
 /* Instance directory built in <lima>/_tmp.NAME (underscore: ignored by Lima) and renamed in: lima.yaml, lima-version, disk overlay, sealed record agent-lane.json
  * (name, registry id, device, inode). */
 void
@@ -77,7 +80,8 @@ al_lima_verify(al_lima_t *l, const al_lane_spec_t *spec, al_lima_cb cb, void *da
 typedef struct al_boot_s al_boot_t;
 typedef void (*al_boot_cb)(al_boot_t *b, void *data, int status, const al_err_t *err, uint16_t ssh_port);
 int
-al_lima_boot(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, al_boot_cb on_booted, void *data, al_boot_t **out);
+al_lima_boot(
+  al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, al_boot_cb on_booted, void *data, al_boot_t **out);
 /* Stops following; kills the `limactl start` child if it still runs. cb when its memory may go. */
 void
 al_lima_boot_close(al_boot_t *b, void (*cb)(void *data), void *data);

@@ -49,14 +49,17 @@ make_key(accel_t *a) {
   char boot[AL_BOOT_ID_MAX];
   struct stat st;
   if (al_plat_boot_id(boot) != 0 || stat(a->l->qemu, &st) != 0) return -1;
-  int n = snprintf(a->key, sizeof a->key, "%s %s %jd %jd %s", boot, a->l->qemu, (intmax_t) st.st_size, (intmax_t) st.st_mtime, a->image.kernel_sha256);
+  int n = snprintf(a->key, sizeof a->key, "%s %s %jd %jd %s", boot, a->l->qemu, (intmax_t) st.st_size,
+    (intmax_t) st.st_mtime, a->image.kernel_sha256);
   return n > 0 && (size_t) n < sizeof a->key ? 0 : -1;
 }
 
 static void
 verdict(accel_t *a, bool works) {
   a->accel = works ? AL_ACCEL_KVM : AL_ACCEL_TCG;
-  if (!works) snprintf(a->notice, sizeof a->notice, "/dev/kvm opens but does not run the image's kernel; using software emulation, which is slower");
+  if (!works)
+    snprintf(a->notice, sizeof a->notice,
+      "/dev/kvm opens but does not run the image's kernel; using software emulation, which is slower");
 }
 
 /* A line "KEY yes" or "KEY no"; anything else is no answer. */
@@ -80,13 +83,16 @@ consider(al_job_t *job) {
   if (strcmp(a->l->vm_type, "vz") == 0) {
     a->accel = AL_ACCEL_HVF;
   } else if (strcmp(a->image.arch, a->l->arch) != 0) {
-    snprintf(a->notice, sizeof a->notice, "the image is for another processor (%s); using software emulation, which is slower", a->image.arch);
+    snprintf(a->notice, sizeof a->notice,
+      "the image is for another processor (%s); using software emulation, which is slower", a->image.arch);
   } else if (access("/dev/kvm", F_OK) != 0) {
     snprintf(a->notice, sizeof a->notice, "this machine has no /dev/kvm; using software emulation, which is slower");
   } else if (access("/dev/kvm", R_OK | W_OK) != 0) {
-    snprintf(a->notice, sizeof a->notice, "/dev/kvm is not open to this user (group kvm?); using software emulation, which is slower");
+    snprintf(a->notice, sizeof a->notice,
+      "/dev/kvm is not open to this user (group kvm?); using software emulation, which is slower");
   } else if (!a->image.probe_marker[0] || make_key(a) != 0) {
-    snprintf(a->notice, sizeof a->notice, "KVM could not be tried with this image; using software emulation, which is slower");
+    snprintf(
+      a->notice, sizeof a->notice, "KVM could not be tried with this image; using software emulation, which is slower");
   } else {
     a->probe = !cached(a);
   }
@@ -127,12 +133,15 @@ considered(al_job_t *job, int status) {
     end(a);
     return;
   }
-  const char *const argv[] = {a->l->qemu, "-machine", "q35,accel=kvm", "-cpu", "host", "-m", "256", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot",
-    "-nic", "none", "-kernel", a->image.kernel, "-initrd", a->image.initrd, "-append", "console=ttyS0 panic=-1 agentlane.probe", NULL};
-  const char *const virt[] = {a->l->qemu, "-machine", "virt,accel=kvm", "-cpu", "host", "-m", "256", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot",
-    "-nic", "none", "-kernel", a->image.kernel, "-initrd", a->image.initrd, "-append", "console=ttyAMA0 panic=-1 agentlane.probe", NULL};
+  const char *const argv[] = {a->l->qemu, "-machine", "q35,accel=kvm", "-cpu", "host", "-m", "256", "-display", "none",
+    "-serial", "stdio", "-monitor", "none", "-no-reboot", "-nic", "none", "-kernel", a->image.kernel, "-initrd",
+    a->image.initrd, "-append", "console=ttyS0 panic=-1 agentlane.probe", NULL};
+  const char *const virt[] = {a->l->qemu, "-machine", "virt,accel=kvm", "-cpu", "host", "-m", "256", "-display", "none",
+    "-serial", "stdio", "-monitor", "none", "-no-reboot", "-nic", "none", "-kernel", a->image.kernel, "-initrd",
+    a->image.initrd, "-append", "console=ttyAMA0 panic=-1 agentlane.probe", NULL};
   a->proc.data = a;
-  int rc = al__lima_spawn(a->l, NULL, &a->proc, strcmp(a->l->arch, "aarch64") == 0 ? virt : argv, PROBE_MS, PROBE_OUT_MAX, probed);
+  int rc = al__lima_spawn(
+    a->l, NULL, &a->proc, strcmp(a->l->arch, "aarch64") == 0 ? virt : argv, PROBE_MS, PROBE_OUT_MAX, probed);
   if (rc == 0) return;
   verdict(a, false);
   end(a);

@@ -130,7 +130,8 @@ fail_start(al_boot_t *b, const char *how) {
   }
   al__lima_log_message(b->spec.dir, "ha.stderr.log", agent, sizeof agent);
   const char *event = b->event_error;
-  al_err_set(&err, AL_ESTART_FAILED, "%s%s%s%s%s", how, event[0] ? "; Lima's host agent reported: " : "", event, agent[0] ? "; its log ends with: " : "", agent);
+  al_err_set(&err, AL_ESTART_FAILED, "%s%s%s%s%s", how, event[0] ? "; Lima's host agent reported: " : "", event,
+    agent[0] ? "; its log ends with: " : "", agent);
   fail(b, &err);
 }
 
@@ -143,16 +144,19 @@ on_start_ended(al_proc_t *p, int status) {
     return;
   }
   al_err_t err = {0};
-  if (b->phase != OVER && al__lima_child_result(p, status, AL_ESTART_FAILED, "limactl start", &err) != 0) fail_start(b, err.msg);
+  if (b->phase != OVER && al__lima_child_result(p, status, AL_ESTART_FAILED, "limactl start", &err) != 0)
+    fail_start(b, err.msg);
 }
 
 static void
 fail_late(al_boot_t *b) {
-  static const char *const what[] = {"Lima to say the ssh port", "QEMU to listen on the ssh port", "ssh in the guest to answer", ""};
+  static const char *const what[] = {
+    "Lima to say the ssh port", "QEMU to listen on the ssh port", "ssh in the guest to answer", ""};
   al_err_t err = {0};
   char agent[300];
   al__lima_log_message(b->spec.dir, "ha.stderr.log", agent, sizeof agent);
-  al_err_set(&err, AL_ESTART_TIMEOUT, "waited in vain for %s%s%s", what[b->phase], agent[0] ? "; the last in Lima's host agent log: " : "", agent);
+  al_err_set(&err, AL_ESTART_TIMEOUT, "waited in vain for %s%s%s", what[b->phase],
+    agent[0] ? "; the last in Lima's host agent log: " : "", agent);
   fail(b, &err);
 }
 
@@ -162,7 +166,8 @@ static int
 on_event(void *data, const uint8_t *line, size_t len, bool cut) {
   al_boot_t *b = data;
   al_val_t *v = NULL;
-  if (cut || len < 2 || line[0] != '{' || al_json_parse((const char *) line, len, &v, NULL) != 0) return 0; /* no event; nothing follows from it */
+  if (cut || len < 2 || line[0] != '{' || al_json_parse((const char *) line, len, &v, NULL) != 0)
+    return 0; /* no event; nothing follows from it */
   const al_val_t *status = v->kind == AL_MAP ? al_val_get(v, "status") : NULL;
   if (status && status->kind == AL_MAP) {
     int64_t port = 0;
@@ -223,11 +228,13 @@ check_peer(al_job_t *job) {
     }
     al_free(procs);
     if (!ours) {
-      return al_err_set(&b->job_err, AL_EPEER_UNPROVEN, "port %u, which Lima gave for this lane, is held by process %ld (%.200s), not by the lane's QEMU", b->port,
+      return al_err_set(&b->job_err, AL_EPEER_UNPROVEN,
+        "port %u, which Lima gave for this lane, is held by process %ld (%.200s), not by the lane's QEMU", b->port,
         (long) who.pid, who.exe);
     }
   } else if (rc != -ENOSYS) {
-    return al_err_set(&b->job_err, AL_EPEER_UNPROVEN, "it cannot be told who listens on port %u: %s", b->port, strerror(-rc));
+    return al_err_set(
+      &b->job_err, AL_EPEER_UNPROVEN, "it cannot be told who listens on port %u: %s", b->port, strerror(-rc));
   }
   /* Lima reads _config again at every start; what appeared there since the check must not be in this lane. */
   return al__lima_config_check(b->l->home, &b->job_err);
@@ -297,7 +304,8 @@ on_connected(uv_connect_t *req, int status) {
 /* Uses a free place, or frees the one of the older try and comes back at the next tick. */
 static void
 try_banner(al_boot_t *b, uint64_t now) {
-  struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(b->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in at = {
+    .sin_family = AF_INET, .sin_port = htons(b->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   try_t *t = &b->tries[0];
   for (int i = 1; i < TRIES && t->open; i++) {
     if (!b->tries[i].open || b->tries[i].began < t->began) t = &b->tries[i];
@@ -335,7 +343,8 @@ on_tick(uv_timer_t *timer) {
 }
 
 int
-al_lima_boot(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, al_boot_cb on_booted, void *data, al_boot_t **out) {
+al_lima_boot(
+  al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, al_boot_cb on_booted, void *data, al_boot_t **out) {
   al_boot_t *b = al_calloc(1, sizeof *b);
   if (!b) return -ENOMEM;
   b->l = l;
@@ -345,7 +354,8 @@ al_lima_boot(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, al_
   b->events_fd = -1;
   b->proc.data = b;
   al_lines_init(&b->lines, EVENT_LINE_MAX);
-  const char *const argv[] = {l->limactl, "--tty=false", "--log-format", "json", "start", "--timeout", "10m", b->spec.name, NULL};
+  const char *const argv[] = {
+    l->limactl, "--tty=false", "--log-format", "json", "start", "--timeout", "10m", b->spec.name, NULL};
   int rc = al__lima_spawn(l, &b->spec, &b->proc, argv, CHILD_MS, 0, on_start_ended);
   if (rc) {
     al_lines_deinit(&b->lines);

@@ -52,10 +52,13 @@ write_files(build_t *q, int dir) {
   al_buf_t yaml;
   al_buf_init(&yaml, 65536);
   int rc = al__lima_yaml(q->op.l, spec, &yaml, &q->op.err);
-  if (rc == 0 && (rc = al_plat_write_new(dir, "lima.yaml", yaml.data, yaml.len, 0600)) != 0) rc = fail(q, rc, "lima.yaml");
+  if (rc == 0 && (rc = al_plat_write_new(dir, "lima.yaml", yaml.data, yaml.len, 0600)) != 0)
+    rc = fail(q, rc, "lima.yaml");
   al_buf_deinit(&yaml);
   if (rc == 0 && (rc = write_version(q, dir)) != 0) rc = fail(q, rc, "lima-version");
-  if (rc == 0 && (rc = al_plat_write_new(dir, "kernel.cmdline", spec->image.cmdline, strlen(spec->image.cmdline), 0600)) != 0) rc = fail(q, rc, "kernel.cmdline");
+  if (rc == 0 &&
+    (rc = al_plat_write_new(dir, "kernel.cmdline", spec->image.cmdline, strlen(spec->image.cmdline), 0600)) != 0)
+    rc = fail(q, rc, "kernel.cmdline");
   if (rc == 0 && (rc = place_boot_file(q, spec->image.kernel, "kernel")) != 0) rc = fail(q, rc, "kernel");
   if (rc == 0 && (rc = place_boot_file(q, spec->image.initrd, "initrd")) != 0) rc = fail(q, rc, "initrd");
   if (rc == 0 && strcmp(q->op.l->vm_type, "vz") == 0) {
@@ -75,7 +78,9 @@ begin(al_job_t *job) {
   struct stat st;
   if (lstat(q->spec->dir, &st) == 0) return al_err_set(&q->op.err, -EEXIST, "%s exists already", q->spec->dir);
   if ((uint64_t) q->spec->disk_gib << 30 < q->spec->image.virtual_size) {
-    return al_err_set(&q->op.err, AL_EBAD_OPTION, "the disk of %" PRId64 " GiB is smaller than the image (%" PRIu64 " bytes)", q->spec->disk_gib, q->spec->image.virtual_size);
+    return al_err_set(&q->op.err, AL_EBAD_OPTION,
+      "the disk of %" PRId64 " GiB is smaller than the image (%" PRIu64 " bytes)", q->spec->disk_gib,
+      q->spec->image.virtual_size);
   }
   if (mkdir(q->tmp, 0700) != 0) return al_err_set(&q->op.err, -errno, "%s: %s", q->tmp, strerror(errno));
   AL_AUTO_FD int dir = open(q->tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -89,8 +94,9 @@ seal(build_t *q, int dir) {
   struct stat st;
   if (fstat(dir, &st) != 0) return -errno;
   char text[400];
-  int n = snprintf(text, sizeof text, "{\"name\":\"%s\",\"row\":%" PRId64 ",\"dev\":%ju,\"ino\":%ju,\"created\":%lld}\n", q->spec->name, q->spec->row,
-    (uintmax_t) st.st_dev, (uintmax_t) st.st_ino, (long long) time(NULL));
+  int n =
+    snprintf(text, sizeof text, "{\"name\":\"%s\",\"row\":%" PRId64 ",\"dev\":%ju,\"ino\":%ju,\"created\":%lld}\n",
+      q->spec->name, q->spec->row, (uintmax_t) st.st_dev, (uintmax_t) st.st_ino, (long long) time(NULL));
   return al_plat_write_new(dir, "agent-lane.json", text, (size_t) n, 0600);
 }
 
@@ -103,7 +109,8 @@ finish(al_job_t *job) {
   int rc = seal(q, dir);
   if (rc == 0) rc = al_plat_fsync(dir);
   if (rc) return fail(q, rc, "agent-lane.json");
-  if (renameat(home, strrchr(q->tmp, '/') + 1, home, q->spec->name) != 0) return al_err_set(&q->op.err, -errno, "%s: %s", q->spec->dir, strerror(errno));
+  if (renameat(home, strrchr(q->tmp, '/') + 1, home, q->spec->name) != 0)
+    return al_err_set(&q->op.err, -errno, "%s: %s", q->spec->dir, strerror(errno));
   rc = al_plat_fsync(home);
   return rc ? al_err_set(&q->op.err, rc, "%s: %s", q->op.l->home->lima, strerror(-rc)) : 0;
 }
@@ -159,7 +166,8 @@ begun(al_job_t *job, int status) {
   char disk[sizeof q->tmp + 8], size[32];
   snprintf(disk, sizeof disk, "%s/disk", q->tmp);
   snprintf(size, sizeof size, "%" PRId64 "G", q->spec->disk_gib);
-  const char *const argv[] = {l->qemu_img, "create", "-q", "-f", "qcow2", "-b", q->spec->image.disk, "-F", q->spec->image.disk_format, disk, size, NULL};
+  const char *const argv[] = {l->qemu_img, "create", "-q", "-f", "qcow2", "-b", q->spec->image.disk, "-F",
+    q->spec->image.disk_format, disk, size, NULL};
   q->proc.data = q;
   int rc = al__lima_spawn(l, NULL, &q->proc, argv, QEMU_IMG_MS, 0, overlay_made);
   if (rc) finished(job, rc);

@@ -48,7 +48,9 @@ open_dir(destroy_t *d, int home, const char *name) {
   int fd = openat(home, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   struct stat st;
   if (fd < 0 && errno == ENOENT) return -ENOENT;
-  if (fd < 0) return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s is not a directory that can be opened: %s", d->dir, strerror(errno));
+  if (fd < 0)
+    return al_err_set(
+      &d->op.err, AL_EDESTROY_FAILED, "%s is not a directory that can be opened: %s", d->dir, strerror(errno));
   if (fstat(fd, &st) != 0 || st.st_uid != geteuid()) {
     close(fd);
     return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s is not ours", d->dir);
@@ -86,7 +88,9 @@ drop_stale_pids(destroy_t *d, int fd) {
   for (struct dirent *e; rc == 0 && (e = readdir(dir));) {
     size_t n = strlen(e->d_name);
     if (n < 4 || strcmp(e->d_name + n - 4, ".pid") != 0 || names_ours(d, fd, e->d_name)) continue;
-    if (unlinkat(fd, e->d_name, 0) != 0 && errno != ENOENT) rc = al_err_set(&d->op.err, AL_EDESTROY_FAILED, "the stale %s/%s cannot be removed: %s", d->dir, e->d_name, strerror(errno));
+    if (unlinkat(fd, e->d_name, 0) != 0 && errno != ENOENT)
+      rc = al_err_set(
+        &d->op.err, AL_EDESTROY_FAILED, "the stale %s/%s cannot be removed: %s", d->dir, e->d_name, strerror(errno));
   }
   closedir(dir);
   return rc;
@@ -102,7 +106,9 @@ inspect(al_job_t *job) {
   if (dir == -ENOENT) return 0;
   if (dir < 0) return d->op.err.code;
   int rc = al__lima_scan(d->dir, d->name, &d->procs);
-  if (rc < 0) return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "the processes of this user could not be listed: %s", strerror(-rc));
+  if (rc < 0)
+    return al_err_set(
+      &d->op.err, AL_EDESTROY_FAILED, "the processes of this user could not be listed: %s", strerror(-rc));
   rc = drop_stale_pids(d, dir);
   d->whole = rc == 0 && fstatat(dir, "lima.yaml", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
   return rc;
@@ -114,7 +120,9 @@ static int
 sweep(al_job_t *job) {
   destroy_t *d = (destroy_t *) job;
   int rc = al__lima_scan(d->dir, d->name, &d->procs);
-  if (rc < 0) return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "the processes of this user could not be listed: %s", strerror(-rc));
+  if (rc < 0)
+    return al_err_set(
+      &d->op.err, AL_EDESTROY_FAILED, "the processes of this user could not be listed: %s", strerror(-rc));
   for (size_t i = 0; i < d->procs.count; i++) (void) al_plat_ident_kill(&d->procs.list[i].id, SIGKILL);
   /* A process that was just being started escapes a scan, but not the one after the scan that found nothing. */
   d->clean = d->procs.count == 0 && !d->killed_any;
@@ -135,9 +143,11 @@ sealed(destroy_t *d, int dir) {
   if (al_json_parse(text, len, &v, NULL) != 0) return false;
   const char *name = "";
   int64_t dev = -1, ino = -1;
-  bool ok = v->kind == AL_MAP && al_val_get_text(v, "name", "", &name, NULL) == 0 && al_val_get_int(v, "dev", -1, 0, INT64_MAX, &dev, NULL) == 0
-    && al_val_get_int(v, "ino", -1, 0, INT64_MAX, &ino, NULL) == 0;
-  ok = ok && strcmp(name, d->name) == 0 && (uint64_t) dev == (uint64_t) st.st_dev && (uint64_t) ino == (uint64_t) st.st_ino;
+  bool ok = v->kind == AL_MAP && al_val_get_text(v, "name", "", &name, NULL) == 0 &&
+    al_val_get_int(v, "dev", -1, 0, INT64_MAX, &dev, NULL) == 0 &&
+    al_val_get_int(v, "ino", -1, 0, INT64_MAX, &ino, NULL) == 0;
+  ok = ok && strcmp(name, d->name) == 0 && (uint64_t) dev == (uint64_t) st.st_dev &&
+    (uint64_t) ino == (uint64_t) st.st_ino;
   al_val_free(v);
   return ok;
 }
@@ -146,7 +156,8 @@ sealed(destroy_t *d, int dir) {
 static bool
 half_made(int dir) {
   struct stat st;
-  return fstatat(dir, "lima.yaml", &st, AT_SYMLINK_NOFOLLOW) != 0 || fstatat(dir, "disk", &st, AT_SYMLINK_NOFOLLOW) != 0;
+  return fstatat(dir, "lima.yaml", &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+    fstatat(dir, "disk", &st, AT_SYMLINK_NOFOLLOW) != 0;
 }
 
 static int
@@ -155,18 +166,22 @@ remove_one(destroy_t *d, int home, const char *name, bool ours) {
   if (dir == -ENOENT) return 0;
   if (dir < 0) return d->op.err.code;
   if (!ours && !sealed(d, dir) && !half_made(dir)) {
-    return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s is left, but it does not carry our sealed record%s%s", d->dir, d->limactl_says[0] ? "; " : "", d->limactl_says);
+    return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s is left, but it does not carry our sealed record%s%s", d->dir,
+      d->limactl_says[0] ? "; " : "", d->limactl_says);
   }
   int rc = al_plat_remove_tree(home, name);
-  if (rc != 0 && rc != -ENOENT) return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s/%s could not be removed: %s", d->op.l->home->lima, name, strerror(-rc));
+  if (rc != 0 && rc != -ENOENT)
+    return al_err_set(
+      &d->op.err, AL_EDESTROY_FAILED, "%s/%s could not be removed: %s", d->op.l->home->lima, name, strerror(-rc));
   return 0;
 }
 
 static int
 left_over(destroy_t *d) {
   const al__lima_proc_t *p = &d->procs.list[0];
-  return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%zu process(es) of %s are still there, the first is %s %ld%s%s", d->procs.count, d->name, al__lima_kind_name(p->kind),
-    (long) p->id.pid, d->limactl_says[0] ? "; " : "", d->limactl_says);
+  return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%zu process(es) of %s are still there, the first is %s %ld%s%s",
+    d->procs.count, d->name, al__lima_kind_name(p->kind), (long) p->id.pid, d->limactl_says[0] ? "; " : "",
+    d->limactl_says);
 }
 
 static int
@@ -181,7 +196,8 @@ prove(al_job_t *job) {
   int rc = remove_one(d, home, d->name, false);
   if (rc == 0) rc = remove_one(d, home, tmp, true);
   if (rc) return rc;
-  if (fstatat(home, d->name, &st, AT_SYMLINK_NOFOLLOW) == 0) return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s is still there", d->dir);
+  if (fstatat(home, d->name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+    return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s is still there", d->dir);
   return 0;
 }
 
@@ -233,7 +249,8 @@ static void
 deleted(al_proc_t *p, int status) {
   destroy_t *d = p->data;
   al_err_t err = {0};
-  if (al__lima_child_result(p, status, AL_ELIMA_FAILED, "limactl delete", &err) != 0) snprintf(d->limactl_says, sizeof d->limactl_says, "%.299s", err.msg);
+  if (al__lima_child_result(p, status, AL_ELIMA_FAILED, "limactl delete", &err) != 0)
+    snprintf(d->limactl_says, sizeof d->limactl_says, "%.299s", err.msg);
   al_proc_deinit(p);
   begin_sweep(d);
 }

@@ -40,7 +40,8 @@ void
 al__lima_strv_free(char **v);
 /* Starts argv[0] in its own session: stdin null, stdout into p->out up to out_cap (0: null), stderr as bounded tail. Returns as al_proc_start does. */
 int
-al__lima_spawn(al_lima_t *l, const al_lane_spec_t *spec, al_proc_t *p, const char *const *argv, uint64_t deadline_ms, size_t out_cap, al_proc_cb cb);
+al__lima_spawn(al_lima_t *l, const al_lane_spec_t *spec, al_proc_t *p, const char *const *argv, uint64_t deadline_ms,
+  size_t out_cap, al_proc_cb cb);
 /* 0 when the child ended with exit code 0, else sets err: what was run, how it ended, the last message it wrote. */
 int
 al__lima_child_result(al_proc_t *p, int status, int code, const char *what, al_err_t *err);
@@ -68,7 +69,15 @@ int
 al__lima_compare(const al_lima_t *l, const al_lane_spec_t *spec, const al_val_t *instance, al_err_t *err);
 
 /* lima_procs.c */
-typedef enum { AL__PROC_NONE, AL__PROC_HOSTAGENT, AL__PROC_WARDEN, AL__PROC_QEMU, AL__PROC_SSH_MASTER, AL__PROC_SHELL, AL__PROC_START } al__lima_kind_t;
+typedef enum {
+  AL__PROC_NONE,
+  AL__PROC_HOSTAGENT,
+  AL__PROC_WARDEN,
+  AL__PROC_QEMU,
+  AL__PROC_SSH_MASTER,
+  AL__PROC_SHELL,
+  AL__PROC_START
+} al__lima_kind_t;
 
 typedef struct al__lima_proc_s {
   al_ident_t id;

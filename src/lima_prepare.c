@@ -32,11 +32,16 @@ check_entry(int dir, const char *name, al_err_t *err) {
   static const char *const allowed[] = {"user", "user.pub", "networks.yaml"};
   bool known = false;
   for (size_t i = 0; i < sizeof allowed / sizeof allowed[0]; i++) known |= strcmp(name, allowed[i]) == 0;
-  if (!known) return al_err_set(err, AL_ECONFIG_REFUSED, "Lima's _config holds “%.100s”, which would change every lane; only user, user.pub and networks.yaml may be there", name);
+  if (!known)
+    return al_err_set(err, AL_ECONFIG_REFUSED,
+      "Lima's _config holds “%.100s”, which would change every lane; only user, user.pub and networks.yaml may be there",
+      name);
   struct stat st;
-  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT ? 0 : al_err_set(err, -errno, "_config/%s: %s", name, strerror(errno));
+  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno == ENOENT ? 0 : al_err_set(err, -errno, "_config/%s: %s", name, strerror(errno));
   if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
-    return al_err_set(err, AL_ECONFIG_REFUSED, "Lima's _config/%s is not a plain file of ours that only we can write", name);
+    return al_err_set(
+      err, AL_ECONFIG_REFUSED, "Lima's _config/%s is not a plain file of ours that only we can write", name);
   }
   return 0;
 }
@@ -91,7 +96,8 @@ check(al_job_t *job) {
   uint8_t r[8];
   rc = al_plat_random(r, sizeof r);
   if (rc) return al_err_set(&q->op.err, rc, "no random bytes");
-  snprintf(q->tmp, sizeof q->tmp, "%s/key-%02x%02x%02x%02x%02x%02x%02x%02x", q->op.l->home->run, r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]);
+  snprintf(q->tmp, sizeof q->tmp, "%s/key-%02x%02x%02x%02x%02x%02x%02x%02x", q->op.l->home->run, r[0], r[1], r[2], r[3],
+    r[4], r[5], r[6], r[7]);
   if (mkdir(q->tmp, 0700) != 0) return al_err_set(&q->op.err, -errno, "%s: %s", q->tmp, strerror(errno));
   return 0;
 }
@@ -104,7 +110,8 @@ lock(const al_home_t *home, al_err_t *err) {
   if (fd < 0) return al_err_set(err, -errno, "%s: %s", path, strerror(errno));
   for (int waited = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; waited += 20) {
     if (errno != EWOULDBLOCK || waited >= LOCK_MS) {
-      al_err_set(err, errno == EWOULDBLOCK ? -ETIMEDOUT : -errno, "the lock %s could not be taken: %s", path, strerror(errno));
+      al_err_set(
+        err, errno == EWOULDBLOCK ? -ETIMEDOUT : -errno, "the lock %s could not be taken: %s", path, strerror(errno));
       close(fd);
       return err->code;
     }
@@ -131,7 +138,8 @@ publish(al_job_t *job) {
   int rc = 0;
   AL_AUTO_FD int locked = lock(home, &q->op.err);
   if (locked < 0) rc = q->op.err.code;
-  else if (mkdir(config, 0700) != 0 && errno != EEXIST) rc = al_err_set(&q->op.err, -errno, "%s: %s", config, strerror(errno));
+  else if (mkdir(config, 0700) != 0 && errno != EEXIST)
+    rc = al_err_set(&q->op.err, -errno, "%s: %s", config, strerror(errno));
   if (rc == 0) {
     look(q);
     if (q->need_keys) {

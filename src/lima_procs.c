@@ -46,7 +46,8 @@ typedef struct facts_s {
 
 static void
 gather(facts_t *f, const char *dir, const char *name, const char *cmdline, size_t len) {
-  char ha_pid[AL_HOME_MAX + 64], qemu_pid[AL_HOME_MAX + 64], ssh_sock[AL_HOME_MAX + 64], ssh_config[AL_HOME_MAX + 64], title[AL_HOME_MAX + 80];
+  char ha_pid[AL_HOME_MAX + 64], qemu_pid[AL_HOME_MAX + 64], ssh_sock[AL_HOME_MAX + 64], ssh_config[AL_HOME_MAX + 64],
+    title[AL_HOME_MAX + 80];
   snprintf(ha_pid, sizeof ha_pid, "%s/ha.pid", dir);
   snprintf(qemu_pid, sizeof qemu_pid, "%s/qemu.pid", dir);
   snprintf(ssh_sock, sizeof ssh_sock, "%s/ssh.sock", dir);

@@ -48,7 +48,8 @@ list_of(al_val_t *v, int *rc) {
 
 static al_val_t *
 expected_images(const al_image_t *im, int *rc) {
-  al_val_t *kernel = map_of("location", al_val_text(im->kernel), "arch", al_val_text(im->arch), "cmdline", al_val_text(im->cmdline), rc);
+  al_val_t *kernel =
+    map_of("location", al_val_text(im->kernel), "arch", al_val_text(im->arch), "cmdline", al_val_text(im->cmdline), rc);
   al_val_t *initrd = map_of("location", al_val_text(im->initrd), "arch", al_val_text(im->arch), NULL, NULL, rc);
   al_val_t *image = map_of("location", al_val_text(im->disk), "arch", al_val_text(im->arch), "kernel", kernel, rc);
   put(image, "initrd", initrd, rc);
@@ -57,7 +58,8 @@ expected_images(const al_image_t *im, int *rc) {
 
 static al_val_t *
 expected_provision(const al_lane_spec_t *spec, int *rc) {
-  al_val_t *m = map_of("mode", al_val_text("data"), "path", al_val_text("/run/agent-lane/proof"), "owner", al_val_text("root:root"), rc);
+  al_val_t *m = map_of(
+    "mode", al_val_text("data"), "path", al_val_text("/run/agent-lane/proof"), "owner", al_val_text("root:root"), rc);
   put(m, "permissions", al_val_text("600"), rc);
   put(m, "overwrite", al_val_bool(true), rc);
   put(m, "content", al_val_text(spec->proof), rc);
@@ -66,7 +68,8 @@ expected_provision(const al_lane_spec_t *spec, int *rc) {
 
 static al_val_t *
 expected_ssh(int *rc) {
-  static const char *const off[] = {"loadDotSSHPubKeys", "forwardAgent", "forwardX11", "forwardX11Trusted", "overVsock"};
+  static const char *const off[] = {
+    "loadDotSSHPubKeys", "forwardAgent", "forwardX11", "forwardX11Trusted", "overVsock"};
   al_val_t *m = map_of("localPort", al_val_int(0), NULL, NULL, NULL, NULL, rc);
   for (size_t i = 0; i < sizeof off / sizeof off[0]; i++) put(m, off[i], al_val_bool(false), rc);
   return m;
@@ -114,7 +117,8 @@ expected(const al_lima_t *l, const al_lane_spec_t *spec, int *rc) {
   put(m, "provision", expected_provision(spec, rc), rc);
   put(m, "ssh", expected_ssh(rc), rc);
   put(m, "user", expected_user(spec->image.login_user, rc), rc);
-  put(m, "containerd", map_of("system", al_val_bool(false), "user", al_val_bool(false), "archives", al_val_text(ANY), rc), rc);
+  put(m, "containerd",
+    map_of("system", al_val_bool(false), "user", al_val_bool(false), "archives", al_val_text(ANY), rc), rc);
   put(m, "hostResolver", map_of("enabled", al_val_bool(false), "ipv6", al_val_bool(false), NULL, NULL, rc), rc);
   put(m, "video", map_of("display", al_val_text("none"), "vnc", al_val_text(ANY), NULL, NULL, rc), rc);
   put(m, "propagateProxyEnv", al_val_bool(false), rc);
@@ -174,7 +178,8 @@ refuse(const al_lima_t *l, const char *path, const char *why, const al_val_t *go
   /* The proof is the one secret of this tree; it is not repeated in a message. */
   if (json && strstr(path, "provision") == NULL) al_utf8_printable(shown, sizeof shown, json, strlen(json), false);
   al_free(json);
-  al_err_set(err, AL_ECONFIG_REFUSED, "Lima %s would start the lane with `%s` %s%s%s", l->version[0] ? l->version : "(unknown version)", path, why, shown[0] ? ": " : "", shown);
+  al_err_set(err, AL_ECONFIG_REFUSED, "Lima %s would start the lane with `%s` %s%s%s",
+    l->version[0] ? l->version : "(unknown version)", path, why, shown[0] ? ": " : "", shown);
   return AL_ECONFIG_REFUSED;
 }
 
@@ -190,14 +195,16 @@ static int
 compare(const al_lima_t *l, const char *path, const al_val_t *want, const al_val_t *got, int depth, al_err_t *err);
 
 static int
-compare_maps(const al_lima_t *l, const char *path, const al_val_t *want, const al_val_t *got, int depth, al_err_t *err) {
+compare_maps(
+  const al_lima_t *l, const char *path, const al_val_t *want, const al_val_t *got, int depth, al_err_t *err) {
   char sub[256], key[80];
   const char *dot = path[0] ? "." : "";
   for (size_t i = 0; i < got->len; i++) {
     al_utf8_printable(key, sizeof key, got->keys[i], strlen(got->keys[i]), false);
     snprintf(sub, sizeof sub, "%s%s%s", path, dot, key);
     const al_val_t *w = entry(want, got->keys[i]);
-    if (!w && !says_nothing(got->items[i], 0)) return refuse(l, sub, "set, which Agent Lane does not know", got->items[i], err);
+    if (!w && !says_nothing(got->items[i], 0))
+      return refuse(l, sub, "set, which Agent Lane does not know", got->items[i], err);
     int rc = w ? compare(l, sub, w, got->items[i], depth + 1, err) : 0;
     if (rc) return rc;
   }
@@ -241,7 +248,8 @@ compare_record(const al_lima_t *l, const al_lane_spec_t *spec, const al_val_t *i
       return refuse(l, sub, "not what was asked for", entry(instance, keys[i]), err);
     }
   }
-  static const char *const empty[] = {"errors", "protected", "network", "networks", "additionalDisks", "param", "hostAgentPID", "driverPID", "message"};
+  static const char *const empty[] = {
+    "errors", "protected", "network", "networks", "additionalDisks", "param", "hostAgentPID", "driverPID", "message"};
   for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
     const al_val_t *v = entry(instance, empty[i]);
     char sub[32];
@@ -257,7 +265,8 @@ al__lima_compare(const al_lima_t *l, const al_lane_spec_t *spec, const al_val_t 
   int rc = compare_record(l, spec, instance, err);
   if (rc) return rc;
   const al_val_t *config = al_val_get(instance, "config");
-  if (!config || config->kind != AL_MAP) return al_err_set(err, AL_ECONFIG_REFUSED, "limactl gave no effective configuration");
+  if (!config || config->kind != AL_MAP)
+    return al_err_set(err, AL_ECONFIG_REFUSED, "limactl gave no effective configuration");
   int made = 0;
   al_val_t *want = expected(l, spec, &made);
   if (!want || made) rc = al_err_set(err, -ENOMEM, "out of memory");
@@ -277,7 +286,8 @@ judge(al_job_t *job) {
   const char *text = q->proc.out.data ? (const char *) q->proc.out.data : "";
   size_t len = q->proc.out.len;
   while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == '\r')) len--;
-  if (len == 0 || memchr(text, '\n', len)) return al_err_set(&q->op.err, AL_ECONFIG_REFUSED, "limactl list did not answer with one record");
+  if (len == 0 || memchr(text, '\n', len))
+    return al_err_set(&q->op.err, AL_ECONFIG_REFUSED, "limactl list did not answer with one record");
   al_val_t *v = NULL;
   rc = al_json_parse(text, len, &v, NULL);
   if (rc) return al_err_set(&q->op.err, AL_ECONFIG_REFUSED, "limactl list answered with something that is not JSON");

@@ -62,7 +62,8 @@ image(al_buf_t *out, const al_image_t *im, int *rc) {
 static void
 sizes(al_buf_t *out, const al_lane_spec_t *spec, int *rc) {
   if (*rc == 0)
-    *rc = al_buf_printf(out, "cpus: %d\nmemory: \"%" PRId64 "MiB\"\ndisk: \"%" PRId64 "GiB\"\n", spec->cpus, spec->memory_mib, spec->disk_gib);
+    *rc = al_buf_printf(out, "cpus: %d\nmemory: \"%" PRId64 "MiB\"\ndisk: \"%" PRId64 "GiB\"\n", spec->cpus,
+      spec->memory_mib, spec->disk_gib);
 }
 
 static void
@@ -84,14 +85,16 @@ driver(al_buf_t *out, const al_lima_t *l, const al_lane_spec_t *spec, int *rc) {
   }
   /* Firmware is never run: the kernel is loaded directly. Legacy BIOS spares looking for UEFI images; QEMU knows it on x86 only. */
   if (strcmp(l->arch, "x86_64") == 0) literal(out, "firmware: {legacyBIOS: true}\n", rc);
-  if (spec->accel == AL_ACCEL_TCG && *rc == 0) *rc = al_buf_printf(out, "vmOpts:\n  qemu:\n    cpuType: {%s: \"max\"}\n", l->arch);
+  if (spec->accel == AL_ACCEL_TCG && *rc == 0)
+    *rc = al_buf_printf(out, "vmOpts:\n  qemu:\n    cpuType: {%s: \"max\"}\n", l->arch);
 }
 
 /* What a template language of Lima's or QEMU's option syntax would read as more than text. */
 static int
 plain_text(const char *what, const char *s, al_err_t *err) {
   if (strstr(s, "{{") || strchr(s, ',') || strchr(s, '\n')) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "the image's %s contains a comma, a line break or “{{”: “%.200s”", what, s);
+    return al_err_set(
+      err, AL_EIMAGE_INVALID, "the image's %s contains a comma, a line break or “{{”: “%.200s”", what, s);
   }
   return 0;
 }
@@ -106,7 +109,9 @@ al__lima_yaml(const al_lima_t *l, const al_lane_spec_t *spec, al_buf_t *out, al_
   if (strstr(im->cmdline, "{{") || strchr(im->cmdline, '\n')) {
     return al_err_set(err, AL_EIMAGE_INVALID, "the image's kernel command line contains a line break or “{{”");
   }
-  literal(out, "# Written by Agent Lane for one lane; read back and compared before the start.\nminimumLimaVersion: \"2.2.0\"\n", &rc);
+  literal(out,
+    "# Written by Agent Lane for one lane; read back and compared before the start.\nminimumLimaVersion: \"2.2.0\"\n",
+    &rc);
   text(out, "vmType", l->vm_type, &rc);
   literal(out, "os: \"Linux\"\n", &rc);
   text(out, "arch", l->arch, &rc);
@@ -117,10 +122,13 @@ al__lima_yaml(const al_lima_t *l, const al_lane_spec_t *spec, al_buf_t *out, al_
     "portForwards:\n- {guestIP: \"0.0.0.0\", guestIPMustBeZero: false, guestPortRange: [1, 65535], proto: \"any\", ignore: true}\n"
     "ssh: {localPort: 0, loadDotSSHPubKeys: false, forwardAgent: false, forwardX11: false, forwardX11Trusted: false, overVsock: false}\n"
     "hostResolver: {enabled: false, ipv6: false}\npropagateProxyEnv: false\nupgradePackages: false\ntimezone: \"\"\n"
-    "video: {display: \"none\"}\nnestedVirtualization: false\n", &rc);
+    "video: {display: \"none\"}\nnestedVirtualization: false\n",
+    &rc);
   user(out, im->login_user, &rc);
   driver(out, l, spec, &rc);
-  literal(out, "provision:\n- mode: \"data\"\n  path: \"/run/agent-lane/proof\"\n  owner: \"root:root\"\n  permissions: \"600\"\n  overwrite: true\n", &rc);
+  literal(out,
+    "provision:\n- mode: \"data\"\n  path: \"/run/agent-lane/proof\"\n  owner: \"root:root\"\n  permissions: \"600\"\n  overwrite: true\n",
+    &rc);
   text(out, "  content", spec->proof, &rc);
   if (rc == -EILSEQ) return al_err_set(err, AL_EIMAGE_INVALID, "a path or name of the image is not valid UTF-8");
   if (rc) return al_err_set(err, rc, "lima.yaml could not be rendered");
@@ -142,7 +150,8 @@ al__lima_qemu_words(const al_lima_t *l, const al_lane_spec_t *spec, al_buf_t *ou
   snprintf(owner, sizeof owner, "%ld:%" PRIu64, (long) spec->owner.pid, spec->owner.start);
   snprintf(log, sizeof log, "%s/warden.log", spec->dir);
   const char *const words[] = {l->warden, "--agent-lane-policy", "1", "--qemu", l->qemu, "--network",
-    spec->network == AL_NETWORK_NONE ? "none" : "open", "--accel", accels[spec->accel], "--owner", owner, "--log", log, "--"};
+    spec->network == AL_NETWORK_NONE ? "none" : "open", "--accel", accels[spec->accel], "--owner", owner, "--log", log,
+    "--"};
   int rc = 0;
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) word(out, words[i], &rc);
   return rc;

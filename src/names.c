@@ -36,8 +36,8 @@ bool
 al_name_valid(const char *name) {
   const char *p = name + sizeof PREFIX - 1;
 
-  return name && strnlen(name, AL_NAME_LEN + 1) == AL_NAME_LEN && memcmp(name, PREFIX, sizeof PREFIX - 1) == 0 && part_valid(p)
-    && p[PART] == '-' && part_valid(p + PART + 1);
+  return name && strnlen(name, AL_NAME_LEN + 1) == AL_NAME_LEN && memcmp(name, PREFIX, sizeof PREFIX - 1) == 0 &&
+    part_valid(p) && p[PART] == '-' && part_valid(p + PART + 1);
 }
 
 static const char *

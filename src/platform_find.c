@@ -48,18 +48,22 @@ check(const char *path, al_err_t *err) {
   if (!S_ISREG(st.st_mode) || access(real, X_OK)) return -ENOENT;
   snprintf(dir, sizeof dir, "%s", path);
   parent_of(dir);
-  if ((fault = dir_fault(dir))) return al_err_set(err, AL_EPROGRAM_UNSAFE, "%s cannot be trusted: %s %s.", path, dir, fault);
-  if ((fault = writable_by_others(&st))) return al_err_set(err, AL_EPROGRAM_UNSAFE, "%s cannot be trusted: %s %s.", path, real, fault);
+  if ((fault = dir_fault(dir)))
+    return al_err_set(err, AL_EPROGRAM_UNSAFE, "%s cannot be trusted: %s %s.", path, dir, fault);
+  if ((fault = writable_by_others(&st)))
+    return al_err_set(err, AL_EPROGRAM_UNSAFE, "%s cannot be trusted: %s %s.", path, real, fault);
   snprintf(dir, sizeof dir, "%s", real);
   parent_of(dir);
-  if ((fault = dir_fault(dir))) return al_err_set(err, AL_EPROGRAM_UNSAFE, "%s cannot be trusted: %s %s.", path, dir, fault);
+  if ((fault = dir_fault(dir)))
+    return al_err_set(err, AL_EPROGRAM_UNSAFE, "%s cannot be trusted: %s %s.", path, dir, fault);
   return 0;
 }
 
 static int
 check_one(const char *name, char *out, size_t cap, al_err_t *err) {
   if (name[0] != '/') return al_err_set(err, AL_EPROGRAM_UNSAFE, "%s is not an absolute path.", name);
-  if (strlen(name) >= cap || strlen(name) >= PATH_MAX) return al_err_set(err, -ENAMETOOLONG, "The path of the program is too long.");
+  if (strlen(name) >= cap || strlen(name) >= PATH_MAX)
+    return al_err_set(err, -ENAMETOOLONG, "The path of the program is too long.");
   int rc = check(name, err);
   if (rc == -ENOENT) return al_err_set(err, rc, "%s does not exist or is not an executable file.", name);
   if (rc < 0 && rc != AL_EPROGRAM_UNSAFE) return al_err_set(err, rc, "%s: %s.", name, strerror(-rc));

@@ -91,9 +91,9 @@ al__plat_group_trusted(gid_t gid) {
  * fuse-overlayfs, encfs) pass; one that is not in the table does not. */
 static int
 fuse_is_network(int fd) {
-  static const char *const remote[] = {"fuse.sshfs", "fuse.rclone", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.ceph", "fuse.s3fs",
-    "fuse.gcsfuse", "fuse.davfs", "fuse.davfs2", "fuse.curlftpfs", "fuse.smbnetfs", "fuse.juicefs", "fuse.mfs", "fuse.gvfsd-fuse",
-    "fuse.vmhgfs-fuse", "fuse.grpcfuse", "virtiofs", NULL};
+  static const char *const remote[] = {"fuse.sshfs", "fuse.rclone", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.ceph",
+    "fuse.s3fs", "fuse.gcsfuse", "fuse.davfs", "fuse.davfs2", "fuse.curlftpfs", "fuse.smbnetfs", "fuse.juicefs",
+    "fuse.mfs", "fuse.gvfsd-fuse", "fuse.vmhgfs-fuse", "fuse.grpcfuse", "virtiofs", NULL};
   struct stat st;
   char dev[32], line[8192];
   int result = 1;

@@ -119,7 +119,8 @@ ascend(walk_t *w) {
   w->fd = fd;
   if (fstat(fd, &st)) return -errno;
   if (st.st_dev != level->dev || st.st_ino != level->ino) return -EXDEV;
-  if (unlinkat(fd, level->child, AT_REMOVEDIR) && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST) return -errno;
+  if (unlinkat(fd, level->child, AT_REMOVEDIR) && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
+    return -errno;
   al_free(level->child);
   w->depth--;
   return 0;

@@ -113,7 +113,8 @@ caller_has_all(priv_t *v) {
 static void
 check_done(priv_t *v) {
   if (!v->exited || v->finishing) return;
-  bool out_over = v->out_mode == AL_PROC_NULL || v->out_mode == AL_PROC_FD || (v->out_mode == AL_PROC_BUFFER ? v->out_eof : caller_has_all(v));
+  bool out_over = v->out_mode == AL_PROC_NULL || v->out_mode == AL_PROC_FD ||
+    (v->out_mode == AL_PROC_BUFFER ? v->out_eof : caller_has_all(v));
   bool err_over = !v->has_err || v->err_eof;
   if (out_over && err_over) finish(v);
 }
@@ -200,7 +201,8 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     check_done(v);
     return;
   }
-  int rc = is_out ? al_buf_append(&v->p->out, buf->base, (size_t) n) : al_tail_append(&v->p->err_tail, buf->base, (size_t) n);
+  int rc =
+    is_out ? al_buf_append(&v->p->out, buf->base, (size_t) n) : al_tail_append(&v->p->err_tail, buf->base, (size_t) n);
   if (rc == 0) return;
   fail(v, rc);
   if (is_out) v->out_eof = true;
@@ -227,7 +229,8 @@ on_written(uv_write_t *req, int status) {
 static void
 feed(priv_t *v) {
   v->write.data = v->shutdown.data = v;
-  if (v->input.len == 0 || uv_write(&v->write, (uv_stream_t *) &v->in, &v->input, 1, on_written)) close_handle(v, &v->in);
+  if (v->input.len == 0 || uv_write(&v->write, (uv_stream_t *) &v->in, &v->input, 1, on_written))
+    close_handle(v, &v->in);
 }
 
 static int
@@ -292,8 +295,9 @@ static bool
 opts_valid(const al_proc_opts_t *o) {
   bool piped = o->in == AL_PROC_PIPE || o->out == AL_PROC_PIPE || o->in == AL_PROC_FD || o->out == AL_PROC_FD;
 
-  return o->file && o->file[0] == '/' && o->argv && o->argv[0] && o->env && (o->deadline_ms > 0 || piped) && o->stderr_fd >= -1
-    && (o->out != AL_PROC_BUFFER || o->out_cap > 0) && (o->input_len == 0 || (o->in == AL_PROC_BUFFER && o->input));
+  return o->file && o->file[0] == '/' && o->argv && o->argv[0] && o->env && (o->deadline_ms > 0 || piped) &&
+    o->stderr_fd >= -1 && (o->out != AL_PROC_BUFFER || o->out_cap > 0) &&
+    (o->input_len == 0 || (o->in == AL_PROC_BUFFER && o->input));
 }
 
 static void

@@ -17,11 +17,12 @@ typedef enum {
   AL_PROC_NULL,   /* /dev/null */
   AL_PROC_BUFFER, /* stdin: from `input`; stdout: into a capped buffer */
   AL_PROC_PIPE,   /* the caller gets the uv_pipe_t: p->in / p->outp */
-  AL_PROC_FD,     /* the descriptor in_fd / out_fd is handed to the child (borrowed): the caller keeps the other end as long as it likes */
+  AL_PROC_FD, /* the descriptor in_fd / out_fd is handed to the child (borrowed): the caller keeps the other end as long as it likes */
 } al_proc_io_t;
 
 typedef struct al_proc_s al_proc_t;
-typedef void (*al_proc_cb)(al_proc_t *p, int status); /* 0 = ran to its end (see exit_code, term_signal); UV_ETIMEDOUT; UV_E* of spawn */
+typedef void (*al_proc_cb)(
+  al_proc_t *p, int status); /* 0 = ran to its end (see exit_code, term_signal); UV_ETIMEDOUT; UV_E* of spawn */
 
 typedef struct al_proc_opts_s {
   const char *file;         /* absolute */
@@ -33,7 +34,7 @@ typedef struct al_proc_opts_s {
   size_t input_len;
   size_t out_cap;           /* for AL_PROC_BUFFER; more is -ENOBUFS and a kill */
   int in_fd, out_fd;        /* for AL_PROC_FD */
-  int stderr_fd;            /* -1: bounded tail in p->err_tail; else this descriptor is handed to the child (borrowed) */
+  int stderr_fd; /* -1: bounded tail in p->err_tail; else this descriptor is handed to the child (borrowed) */
   uint64_t deadline_ms;     /* from start; 0 is refused except with AL_PROC_PIPE and AL_PROC_FD */
 } al_proc_opts_t;
 

@@ -185,7 +185,8 @@ al_do_reap(al_engine_t *e, al_request_t *req) {
   if (!rc) rc = al_site_lima(r->site, req->params, &r->driver, &err);
   if (!rc) rc = al_val_get_bool(req->params, "force", false, &r->force, &err);
   if (!rc) rc = al_val_get_bool(req->params, "dryRun", false, &r->dry, &err);
-  if (!rc && (!(r->reaped = al_val_list()) || !(r->kept = al_val_list()))) rc = al_err_set(&err, -ENOMEM, "out of memory");
+  if (!rc && (!(r->reaped = al_val_list()) || !(r->kept = al_val_list())))
+    rc = al_err_set(&err, -ENOMEM, "out of memory");
   if (!rc) {
     start(r);
     return;

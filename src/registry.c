@@ -126,7 +126,8 @@ read_row(sqlite3_stmt *st, al_lane_row_t *row) {
 static int
 add_history(call_t *c, sqlite3 *sql, int64_t id, const char *from, const char *to, const char *reason) {
   sqlite3_stmt *st;
-  int rc = prepare(c, sql, "INSERT INTO history (lane, at_ms, from_state, to_state, reason) VALUES (?, ?, ?, ?, ?)", &st);
+  int rc =
+    prepare(c, sql, "INSERT INTO history (lane, at_ms, from_state, to_state, reason) VALUES (?, ?, ?, ?, ?)", &st);
   if (rc) return rc;
   sqlite3_bind_int64(st, 1, id);
   sqlite3_bind_int64(st, 2, now_ms());
@@ -281,9 +282,8 @@ refuse_no_memory(al_registry_cb cb, void *data) {
 }
 
 void
-al_registry_admit(
-  al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap, al_registry_cb cb, void *data
-) {
+al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap,
+  al_registry_cb cb, void *data) {
   call_t *c = new_call(r, cb, data);
   if (!c) {
     refuse_no_memory(cb, data);
@@ -324,14 +324,16 @@ read_state(call_t *c, sqlite3 *sql, int *state) {
   rc = sqlite3_step(st);
   *state = rc == SQLITE_ROW ? al_lane_state_from_name(column(st, 0)) : -1;
   sqlite3_finalize(st);
-  if (rc == SQLITE_DONE) return al_err_set(&c->job.err, AL_ENO_SUCH_LANE, "lane %" PRId64 " is not in the registry", c->id);
+  if (rc == SQLITE_DONE)
+    return al_err_set(&c->job.err, AL_ENO_SUCH_LANE, "lane %" PRId64 " is not in the registry", c->id);
   return rc == SQLITE_ROW ? 0 : al_db_error(sql, rc, "read a lane", &c->job.err);
 }
 
 static int
 write_state(call_t *c, sqlite3 *sql, int from, int to) {
   sqlite3_stmt *st;
-  int rc = prepare(c, sql, "UPDATE lanes SET state = ?, reason = CASE WHEN ? = '' THEN reason ELSE ? END WHERE id = ?", &st);
+  int rc =
+    prepare(c, sql, "UPDATE lanes SET state = ?, reason = CASE WHEN ? = '' THEN reason ELSE ? END WHERE id = ?", &st);
   if (rc) return rc;
   sqlite3_bind_text(st, 1, al_lane_state_name(to), -1, SQLITE_STATIC);
   sqlite3_bind_text(st, 2, c->reason, -1, SQLITE_STATIC);

@@ -36,7 +36,8 @@ typedef void (*al_registry_cb)(void *data, int status, const al_err_t *err);
  * open and no older waiter lives; else the ticket stays in the queue and status is 1 with `holders` (names, comma-separated) filled. *ticket is 0 at first.
  * Waiters whose process is gone are dropped. Call again every 250 ms; al_registry_leave when giving up. `row`, `ticket`, `holders` stay valid until cb. */
 void
-al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap, al_registry_cb cb, void *data);
+al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap,
+  al_registry_cb cb, void *data);
 void
 al_registry_leave(al_registry_t *r, int64_t ticket);
 /* Compare-and-set of the state, in one transaction with a history line. AL_EINTERNAL when the row is not in `from`. `reason` may be NULL. */
@@ -46,7 +47,8 @@ al_registry_move(al_registry_t *r, int64_t id, int from, int to, const char *rea
 void
 al_registry_claim_close(al_registry_t *r, int64_t id, const char *reason, al_registry_cb cb, void *data);
 /* Rows, newest first; open ones only unless `all`. The list is the callback's: valid during it. */
-typedef void (*al_registry_list_cb)(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count);
+typedef void (*al_registry_list_cb)(
+  void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count);
 void
 al_registry_list(al_registry_t *r, bool all, al_registry_list_cb cb, void *data);
 

@@ -31,7 +31,8 @@ free_if_over(al_transport_t *t) {
 }
 
 void
-al__transport_init(al_transport_t *t, uv_loop_t *loop, const al_transport_cbs_t *cbs, void *data, void (*release)(al_transport_t *)) {
+al__transport_init(
+  al_transport_t *t, uv_loop_t *loop, const al_transport_cbs_t *cbs, void *data, void (*release)(al_transport_t *)) {
   t->loop = loop;
   t->cbs = *cbs;
   t->data = data;
@@ -131,7 +132,8 @@ close_handle(al_transport_t *t, uv_handle_t *h);
 static void
 ended_early(al_transport_t *t) {
   char how[160];
-  if (t->again && t->proc.exit_code == SSH_FAILED && t->proc.term_signal == 0 && t->runs < RUNS_MAX && left(t) > RETRY_MS) {
+  if (t->again && t->proc.exit_code == SSH_FAILED && t->proc.term_signal == 0 && t->runs < RUNS_MAX &&
+    left(t) > RETRY_MS) {
     t->retrying = true;
     uv_timer_stop(&t->timer);
     al_proc_deinit(&t->proc);
@@ -140,7 +142,8 @@ ended_early(al_transport_t *t) {
     close_handle(t, (uv_handle_t *) &t->from);
     return;
   }
-  snprintf(how, sizeof how, "the lane agent did not start in the guest (exit code %d, signal %d)", (int) t->proc.exit_code, t->proc.term_signal);
+  snprintf(how, sizeof how, "the lane agent did not start in the guest (exit code %d, signal %d)",
+    (int) t->proc.exit_code, t->proc.term_signal);
   fail_start(t, AL_ESTART_FAILED, how);
 }
 
@@ -172,7 +175,8 @@ on_preface(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   }
   const uint8_t *at = memmem(t->preface.data, t->preface.len, t->marker, strlen(t->marker));
   if (!at) return;
-  if (at + strlen(t->marker) != t->preface.data + t->preface.len) fail_start(t, AL_EPROTOCOL_VIOLATION, "the guest spoke before it was asked");
+  if (at + strlen(t->marker) != t->preface.data + t->preface.len)
+    fail_start(t, AL_EPROTOCOL_VIOLATION, "the guest spoke before it was asked");
   else open_now(t);
 }
 
@@ -220,7 +224,8 @@ make_pair(al_transport_t *t, uv_pipe_t *mine, int *fd) {
 }
 
 int
-al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *first, size_t first_len, const char *marker, uint64_t deadline_ms) {
+al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *first, size_t first_len,
+  const char *marker, uint64_t deadline_ms) {
   AL_AUTO_FD int in = -1;
   AL_AUTO_FD int out = -1;
   int rc = make_pair(t, &t->to, &in);
@@ -250,7 +255,8 @@ static void
 on_handle_closed(uv_handle_t *h) {
   al_transport_t *t = h->data;
   t->handles--;
-  if (t->retrying && !t->closing && t->handles == 1) uv_timer_start(&t->timer, on_timer, RETRY_MS, 0); /* only the timer is left */
+  if (t->retrying && !t->closing && t->handles == 1)
+    uv_timer_start(&t->timer, on_timer, RETRY_MS, 0); /* only the timer is left */
   free_if_over(t);
 }
 

@@ -16,10 +16,12 @@ typedef struct al_transport_cbs_s {
 
 /* One `limactl shell` under `deadline_ms`: sends the agent, waits for the marker. The login user runs it by sudo as root. */
 int
-al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, const al_transport_cbs_t *cbs, void *data, al_transport_t **out);
+al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, const al_transport_cbs_t *cbs,
+  void *data, al_transport_t **out);
 /* A program of this machine in the guest's place (tests, benchmarks): argv run directly, its stdin/stdout are the channel at once. */
 int
-al_transport_local(uv_loop_t *loop, const char *const *argv, const char *const *env, const al_transport_cbs_t *cbs, void *data, al_transport_t **out);
+al_transport_local(uv_loop_t *loop, const char *const *argv, const char *const *env, const al_transport_cbs_t *cbs,
+  void *data, al_transport_t **out);
 /* Text the transport's process wrote to stderr (printable tail), for error messages; borrowed. */
 const char *
 al_transport_stderr(al_transport_t *t);

@@ -13,7 +13,8 @@ struct al_transport_s {
   uv_loop_t *loop;
   al_transport_cbs_t cbs;
   void *data;
-  void (*release)(al_transport_t *t); /* frees what the kind of transport owns; the block itself is freed by the caller of it */
+  void (*release)(
+    al_transport_t *t); /* frees what the kind of transport owns; the block itself is freed by the caller of it */
   al_proc_t proc;
   bool proc_runs, job_runs, told, reads, retrying, closing;
   int (*again)(al_transport_t *t); /* makes another run after ssh itself failed; NULL: one try only */
@@ -34,7 +35,8 @@ struct al_transport_s {
 };
 
 void
-al__transport_init(al_transport_t *t, uv_loop_t *loop, const al_transport_cbs_t *cbs, void *data, void (*release)(al_transport_t *));
+al__transport_init(
+  al_transport_t *t, uv_loop_t *loop, const al_transport_cbs_t *cbs, void *data, void (*release)(al_transport_t *));
 /* A job before the child; false from al__transport_job_ended means: closed meanwhile, touch nothing. */
 void
 al__transport_job(al_transport_t *t, al_worker_t *io, int (*run)(al_job_t *), void (*done)(al_job_t *, int));
@@ -42,7 +44,8 @@ bool
 al__transport_job_ended(al_transport_t *t);
 /* Starts the child, writes `first` (borrowed until the end) to it and waits for `marker` (NULL: open at once, on the loop's next turn). */
 int
-al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *first, size_t first_len, const char *marker, uint64_t deadline_ms);
+al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *first, size_t first_len,
+  const char *marker, uint64_t deadline_ms);
 /* Tells t->err on the loop's next turn. */
 int
 al__transport_fail_soon(al_transport_t *t);

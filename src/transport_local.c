@@ -10,7 +10,8 @@ typedef struct local_s {
 } local_t;
 
 int
-al_transport_local(uv_loop_t *loop, const char *const *argv, const char *const *env, const al_transport_cbs_t *cbs, void *data, al_transport_t **out) {
+al_transport_local(uv_loop_t *loop, const char *const *argv, const char *const *env, const al_transport_cbs_t *cbs,
+  void *data, al_transport_t **out) {
   if (!argv || !argv[0] || argv[0][0] != '/' || !env) return -EINVAL;
   local_t *s = al_calloc(1, sizeof *s);
   if (!s) return -ENOMEM;

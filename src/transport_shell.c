@@ -37,7 +37,8 @@ static int
 load(al_job_t *job) {
   shell_t *s = job->data;
   uint8_t r[16];
-  if (!s->agent_path[0]) return al_err_set(&s->t.err, AL_EINTERNAL, "the package has no lane agent for the guest's architecture");
+  if (!s->agent_path[0])
+    return al_err_set(&s->t.err, AL_EINTERNAL, "the package has no lane agent for the guest's architecture");
   int rc = al_plat_read_file(-1, s->agent_path, AGENT_MAX, &s->agent, &s->agent_len);
   if (rc == 0 && s->agent_len == 0) rc = -ENODATA;
   if (rc) return al_err_set(&s->t.err, rc, "the lane agent %s cannot be read: %s", s->agent_path, strerror(-rc));
@@ -55,10 +56,17 @@ start(al_transport_t *t) {
   al_lima_t *l = s->l;
   snprintf(script, sizeof script, BOOTSTRAP, s->agent_len, MARKER, s->token);
   snprintf(marker, sizeof marker, "\n%s%s\n", MARKER, s->token);
-  const char *const argv[] = {l->limactl, "--tty=false", "shell", "--workdir", "/", s->name, "sudo", "-n", "/bin/sh", "-c", script, NULL};
+  const char *const argv[] = {
+    l->limactl, "--tty=false", "shell", "--workdir", "/", s->name, "sudo", "-n", "/bin/sh", "-c", script, NULL};
   char **env = al__lima_env(l, NULL);
   if (!env) return -ENOMEM;
-  al_proc_opts_t o = {.file = l->limactl, .argv = argv, .env = (const char *const *) env, .cwd = l->home->run, .in = AL_PROC_PIPE, .out = AL_PROC_PIPE, .stderr_fd = -1};
+  al_proc_opts_t o = {.file = l->limactl,
+    .argv = argv,
+    .env = (const char *const *) env,
+    .cwd = l->home->run,
+    .in = AL_PROC_PIPE,
+    .out = AL_PROC_PIPE,
+    .stderr_fd = -1};
   int rc = al__transport_run(&s->t, &o, s->agent, s->agent_len, marker, s->end > now ? s->end - now : 1);
   al__lima_strv_free(env);
   return rc;
@@ -79,7 +87,8 @@ release(al_transport_t *t) {
 }
 
 int
-al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, const al_transport_cbs_t *cbs, void *data, al_transport_t **out) {
+al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, const al_transport_cbs_t *cbs,
+  void *data, al_transport_t **out) {
   if (!al_name_valid(spec->name)) return AL_EBAD_NAME;
   shell_t *s = al_calloc(1, sizeof *s);
   if (!s) return -ENOMEM;

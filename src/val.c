@@ -203,7 +203,8 @@ al_val_get_text(const al_val_t *map, const char *key, const char *dflt, const ch
 }
 
 int
-al_val_get_int(const al_val_t *map, const char *key, int64_t dflt, int64_t min, int64_t max, int64_t *out, al_err_t *err) {
+al_val_get_int(
+  const al_val_t *map, const char *key, int64_t dflt, int64_t min, int64_t max, int64_t *out, al_err_t *err) {
   const al_val_t *v = al_val_get(map, key);
   int64_t i;
 
@@ -211,16 +212,19 @@ al_val_get_int(const al_val_t *map, const char *key, int64_t dflt, int64_t min, 
   if (!v) return 0;
   /* JavaScript has one kind of number, so a whole double is an integer too; beyond 2^53 it would be a rounded one. */
   if (v->kind == AL_INT) i = v->i;
-  else if (v->kind == AL_DOUBLE && fabs(v->d) <= 9007199254740992.0 && (double) (int64_t) v->d == v->d) i = (int64_t) v->d;
+  else if (v->kind == AL_DOUBLE && fabs(v->d) <= 9007199254740992.0 && (double) (int64_t) v->d == v->d)
+    i = (int64_t) v->d;
   else return al_err_set(err, AL_EBAD_OPTION, "%s must be a whole number.", key);
   if (i < min || i > max)
-    return al_err_set(err, AL_EBAD_OPTION, "%s must be from %lld to %lld, not %lld.", key, (long long) min, (long long) max, (long long) i);
+    return al_err_set(err, AL_EBAD_OPTION, "%s must be from %lld to %lld, not %lld.", key, (long long) min,
+      (long long) max, (long long) i);
   *out = i;
   return 0;
 }
 
 int
-al_val_get_double(const al_val_t *map, const char *key, double dflt, double min, double max, double *out, al_err_t *err) {
+al_val_get_double(
+  const al_val_t *map, const char *key, double dflt, double min, double max, double *out, al_err_t *err) {
   const al_val_t *v = al_val_get(map, key);
 
   *out = dflt;
@@ -228,7 +232,8 @@ al_val_get_double(const al_val_t *map, const char *key, double dflt, double min,
   if (v->kind != AL_INT && v->kind != AL_DOUBLE) return al_err_set(err, AL_EBAD_OPTION, "%s must be a number.", key);
   double d = v->kind == AL_INT ? (double) v->i : v->d;
   /* Written so that NaN is refused. */
-  if (!(d >= min && d <= max)) return al_err_set(err, AL_EBAD_OPTION, "%s must be from %g to %g, not %g.", key, min, max, d);
+  if (!(d >= min && d <= max))
+    return al_err_set(err, AL_EBAD_OPTION, "%s must be from %g to %g, not %g.", key, min, max, d);
   *out = d;
   return 0;
 }

@@ -59,9 +59,11 @@ al_val_get(const al_val_t *map, const char *key); /* NULL when absent or AL_NULL
 int
 al_val_get_text(const al_val_t *map, const char *key, const char *dflt, const char **out, al_err_t *err);
 int
-al_val_get_int(const al_val_t *map, const char *key, int64_t dflt, int64_t min, int64_t max, int64_t *out, al_err_t *err);
+al_val_get_int(
+  const al_val_t *map, const char *key, int64_t dflt, int64_t min, int64_t max, int64_t *out, al_err_t *err);
 int
-al_val_get_double(const al_val_t *map, const char *key, double dflt, double min, double max, double *out, al_err_t *err);
+al_val_get_double(
+  const al_val_t *map, const char *key, double dflt, double min, double max, double *out, al_err_t *err);
 int
 al_val_get_bool(const al_val_t *map, const char *key, bool dflt, bool *out, al_err_t *err);
 

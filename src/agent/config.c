@@ -133,5 +133,6 @@ al_config_apply(const al_frame_t *f) {
   int n = 0;
   al_put32(out, (uint32_t) -err);
   if (err != 0) n = snprintf((char *) out + 4, 256, "%s: %s", what, strerror(-err));
-  if (!al_io_frame(0, AL_F_CONFIG_ACK, 0, out, (uint32_t) (4 + n))) al_stop_reject(AL_REJECT_PROTOCOL, "no room for CONFIG_ACK");
+  if (!al_io_frame(0, AL_F_CONFIG_ACK, 0, out, (uint32_t) (4 + n)))
+    al_stop_reject(AL_REJECT_PROTOCOL, "no room for CONFIG_ACK");
 }

@@ -104,7 +104,8 @@ dispatch(const al_frame_t *f) {
     return;
   }
   if (f->type > AL_F_RESET) al_stop_reject(AL_REJECT_PROTOCOL, "a frame type that is reserved");
-  if (f->stream != 0 || f->flags != 0) al_stop_reject(AL_REJECT_PROTOCOL, "a frame of the channel with a stream id or flags");
+  if (f->stream != 0 || f->flags != 0)
+    al_stop_reject(AL_REJECT_PROTOCOL, "a frame of the channel with a stream id or flags");
   switch (f->type) {
   case AL_F_CONFIG: al_config_apply(f); break;
   case AL_F_ACK: al_io_acked(al_get64(f->payload)); break;

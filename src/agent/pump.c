@@ -88,7 +88,8 @@ al_pump_grace(uint64_t now) {
     for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++) {
       int waiting = 0;
       if (s->fd[sub] < 0) continue;
-      if (ioctl(s->fd[sub], FIONREAD, &waiting) == 0 && waiting > 0) s->grace_ns = now + AL_GRACE_NS; /* no credit yet */
+      if (ioctl(s->fd[sub], FIONREAD, &waiting) == 0 && waiting > 0)
+        s->grace_ns = now + AL_GRACE_NS; /* no credit yet */
     }
     if (now < s->grace_ns) continue;
     for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++)

@@ -110,7 +110,9 @@ al_read_open(al_slot_t *s, const uint8_t *tlvs, uint32_t len) {
   }
   if (fd == 0) fd = open_file(path, u, &s->size, &what);
   if (fd < 0) {
-    const char *why = fd == -ELOOP ? "a symbolic link is in the path" : fd == -EINVAL && *what == 'o' ? "not a regular file" : strerror(-fd);
+    const char *why = fd == -ELOOP    ? "a symbolic link is in the path"
+      : fd == -EINVAL && *what == 'o' ? "not a regular file"
+                                      : strerror(-fd);
     snprintf(text, sizeof(text), "%s: %s", what, why);
     al_stream_finish(s, AL_EXIT_ERROR, (uint32_t) -fd, text);
     return;

@@ -142,10 +142,11 @@ clone3_call(struct clone3_args *args, int (*fn)(void *), void *arg) {
   long r;
   register void *r8 __asm__("r8") = (void *) (uintptr_t) fn;
   register void *r9 __asm__("r9") = arg;
-  __asm__ volatile("syscall\n\ttest %%rax, %%rax\n\tjnz 1f\n\txor %%ebp, %%ebp\n\tmov %%r9, %%rdi\n\tcall *%%r8\n\thlt\n1:"
-                   : "=a"(r)
-                   : "a"((long) SYS_CLONE3), "D"(args), "S"(sizeof(*args)), "r"(r8), "r"(r9)
-                   : "rcx", "r11", "memory");
+  __asm__ volatile(
+    "syscall\n\ttest %%rax, %%rax\n\tjnz 1f\n\txor %%ebp, %%ebp\n\tmov %%r9, %%rdi\n\tcall *%%r8\n\thlt\n1:"
+    : "=a"(r)
+    : "a"((long) SYS_CLONE3), "D"(args), "S"(sizeof(*args)), "r"(r8), "r"(r9)
+    : "rcx", "r11", "memory");
   return r;
 #elif defined(__aarch64__)
   register long x8 __asm__("x8") = SYS_CLONE3;
@@ -180,6 +181,7 @@ al_spawn_start(const al_spawn_t *sp) {
     no_clone3 = true; /* Linux before 5.7, or an emulator */
   }
   /* Handlers stay set here, but they only look at the process id; exec resets them. */
-  int r = clone(child_main, child_stack + sizeof(child_stack), CLONE_VM | CLONE_VFORK | SIGCHLD, (void *) (uintptr_t) sp);
+  int r =
+    clone(child_main, child_stack + sizeof(child_stack), CLONE_VM | CLONE_VFORK | SIGCHLD, (void *) (uintptr_t) sp);
   return r < 0 ? -errno : r;
 }

@@ -29,7 +29,8 @@ kill_children(void) {
   ssize_t n;
   while (len < sizeof(text) - 1 && (n = read(fd, text + len, sizeof(text) - 1 - len)) > 0) len += (size_t) n;
   close(fd);
-  if (len == sizeof(text) - 1) while (len > 0 && text[len - 1] != ' ') len--; /* a number cut in half names somebody else */
+  if (len == sizeof(text) - 1)
+    while (len > 0 && text[len - 1] != ' ') len--; /* a number cut in half names somebody else */
   text[len] = 0;
   for (char *p = text; *p != 0;) {
     char *end;

@@ -62,7 +62,8 @@ release(al_slot_t *s) {
   if (area_dirty[i]) madvise(areas[i], AREA_SIZE, MADV_DONTNEED);
   area_dirty[i] = false;
   s->state = AL_SLOT_FREE;
-  while (al_agent.slots_high > 0 && al_agent.slots[al_agent.slots_high - 1].state == AL_SLOT_FREE) al_agent.slots_high--;
+  while (al_agent.slots_high > 0 && al_agent.slots[al_agent.slots_high - 1].state == AL_SLOT_FREE)
+    al_agent.slots_high--;
 }
 
 void
@@ -195,7 +196,8 @@ static void
 signal_slot(al_slot_t *s, int signo, bool tree) {
   if (s->state != AL_SLOT_RUN) return;
   if (tree && s->cgroup.dir >= 0) al_cgroup_signal(&s->cgroup, signo);
-  else if (!s->reaped && kill(-s->pid, signo) != 0) kill(s->pid, signo); /* no group yet: only where vfork is emulated */
+  else if (!s->reaped && kill(-s->pid, signo) != 0)
+    kill(s->pid, signo); /* no group yet: only where vfork is emulated */
 }
 
 static void

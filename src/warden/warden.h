@@ -67,7 +67,8 @@ al_warden_add(al_warden_vm_t *vm, const char *fmt, ...) __attribute__((format(pr
 /* match.c: whether the comma list `value` has exactly the items of `pattern`, in any order but the first.
  * %d instance directory, %N its name, %n number, %p port, %m MAC address, %c CPU, %t printable text, %f firmware file. */
 bool
-al_warden_match(const char *pattern, const char *value, const al_warden_policy_t *policy, const char *dir, const char *name);
+al_warden_match(
+  const char *pattern, const char *value, const al_warden_policy_t *policy, const char *dir, const char *name);
 
 /* log.c: the log file (truncated at the start, 0600, never through a link), stderr, and the serial sinks. */
 int

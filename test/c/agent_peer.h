@@ -347,7 +347,8 @@ peer_result(peer_t *p, uint32_t id, result_t *r) {
   memset(r, 0, sizeof(*r));
   while (!r->exited) {
     al_frame_t f;
-    if (peer_next(p, &f, PEER_WAIT_MS) != 1 || peer_now_ms() > deadline) fail_msg("no EXIT; reject: %s", p->reject_text);
+    if (peer_next(p, &f, PEER_WAIT_MS) != 1 || peer_now_ms() > deadline)
+      fail_msg("no EXIT; reject: %s", p->reject_text);
     if (f.stream == 0 && f.type == AL_F_ACK) continue;
     assert_int_equal(f.stream, id);
     peer_take(&f, r);
@@ -358,7 +359,8 @@ static inline void
 peer_expect(peer_t *p, uint32_t id, uint32_t kind, uint32_t value, const char *out) {
   result_t r;
   peer_result(p, id, &r);
-  if (r.kind != kind || r.value != value) fail_msg("kind %u value %u (%s), expected %u %u", r.kind, r.value, r.text, kind, value);
+  if (r.kind != kind || r.value != value)
+    fail_msg("kind %u value %u (%s), expected %u %u", r.kind, r.value, r.text, kind, value);
   if (out != NULL) assert_string_equal(r.out != NULL ? r.out : "", out);
   free(r.out);
 }

@@ -59,7 +59,7 @@ on_done(al_exec_t *e, void *data, al_exec_result_t *result, const al_err_t *err)
   u->err = *err;
 }
 
-static const al_exec_cbs_t cbs = { .on_lines = on_lines, .on_bytes = on_bytes, .on_drain = on_drain, .on_done = on_done };
+static const al_exec_cbs_t cbs = {.on_lines = on_lines, .on_bytes = on_bytes, .on_drain = on_drain, .on_done = on_done};
 static const char *const env[] = { "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", "MARK=from the request", NULL };
 
 static inline void

@@ -35,7 +35,8 @@ AL_TEST_FN void
 assert_answer(const answer_t *a, int code, const char *text) {
   assert_int_equal(a->count, 1);
   if (a->status != code || (text && !strstr(a->err.msg, text))) {
-    fail_msg("%s (%d): “%s”, expected %s with “%s”", al_err_name(a->status), a->status, a->err.msg, code ? al_err_name(code) : "success", text ? text : "");
+    fail_msg("%s (%d): “%s”, expected %s with “%s”", al_err_name(a->status), a->status, a->err.msg,
+      code ? al_err_name(code) : "success", text ? text : "");
   }
   if (code) assert_int_equal(a->err.code, code);
 }
@@ -115,7 +116,10 @@ make_spec(void) {
 
 AL_TEST_FN void
 open_driver(void) {
-  al_lima_opts_t opts = {.limactl = in("bin/%s", "limactl"), .allow_root_for_tests = true, .warden = in("bin/%s", "warden"), .agent_x86_64 = in("bin/%s", "agent-x86_64"),
+  al_lima_opts_t opts = {.limactl = in("bin/%s", "limactl"),
+    .allow_root_for_tests = true,
+    .warden = in("bin/%s", "warden"),
+    .agent_x86_64 = in("bin/%s", "agent-x86_64"),
     .agent_aarch64 = in("bin/%s", "agent-aarch64")};
   al_err_t err = {0};
   if (al_lima_open(&lima, &loop, io, &home, &opts, &err)) fail_msg("%s", err.msg);
@@ -141,7 +145,8 @@ setup(void **state) {
   al_test_write(in("bin%s", ""), "limactl", fake);
   al_free(fake);
   assert_int_equal(chmod(in("bin/%s", "limactl"), 0755), 0);
-  program("qemu-img", "[ \"$1 $6 $8 ${10}\" = \"create $(dirname $0 | sed 's:/bin$::')/image/disk qcow2 20G\" ] && echo overlay >\"$9\"");
+  program("qemu-img",
+    "[ \"$1 $6 $8 ${10}\" = \"create $(dirname $0 | sed 's:/bin$::')/image/disk qcow2 20G\" ] && echo overlay >\"$9\"");
   program("qemu-system-x86_64", ":"), program("qemu-system-aarch64", ":"), program("warden", ":");
   program("agent-x86_64", "# x86"), program("agent-aarch64", "# arm");
   snprintf(old_path, sizeof old_path, "%s", getenv("PATH"));

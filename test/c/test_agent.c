@@ -79,7 +79,9 @@ test_exec_output_and_status_come_back(void **state) {
   free(r.out);
   peer_expect(&p, peer_exec(&p, 0, "kill -TERM $$"), AL_EXIT_SIGNAL, SIGTERM, "");
   peer_expect(&p, peer_exec(&p, 0, "cat"), AL_EXIT_CODE, 0, ""); /* stdin is /dev/null */
-  peer_expect(&p, peer_exec(&p, 0, "exec 2>&1; ls /proc/self/fd | wc -l; umask; grep -c '^SigBlk:.0*$' /proc/self/status"), AL_EXIT_CODE, 0, "4\n0022\n1\n");
+  peer_expect(&p,
+    peer_exec(&p, 0, "exec 2>&1; ls /proc/self/fd | wc -l; umask; grep -c '^SigBlk:.0*$' /proc/self/status"),
+    AL_EXIT_CODE, 0, "4\n0022\n1\n");
   peer_stop(&p);
 }
 

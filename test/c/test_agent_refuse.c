@@ -161,7 +161,9 @@ end_of_stderr(peer_t *p) { peer_send(p, peer_exec(p, AL_EXEC_STDIN, "sleep 60"),
 static void
 credit_for_stdin(peer_t *p) { peer_send32(p, peer_exec(p, AL_EXEC_STDIN, "sleep 60"), AL_F_CREDIT, 0, 1); }
 static void
-giant_credit(peer_t *p) { peer_send32(p, peer_exec(p, 0, "sleep 60"), AL_F_CREDIT, 1, AL_WINDOW_MAX - AL_WINDOW_DEFAULT + 1); }
+giant_credit(peer_t *p) {
+  peer_send32(p, peer_exec(p, 0, "sleep 60"), AL_F_CREDIT, 1, AL_WINDOW_MAX - AL_WINDOW_DEFAULT + 1);
+}
 static void
 overflowing_credit(peer_t *p) { peer_send32(p, peer_exec(p, 0, "sleep 60"), AL_F_CREDIT, 1, 0xffffffffu); }
 static void
@@ -205,14 +207,36 @@ static void
 test_broken_protocol_is_fatal(void **state) {
   (void) state;
   static const breach_t breaches[] = {
-    {"never opened", never_opened}, {"may not use", guest_id}, {"may not use", stream_zero}, {"stream id or flags", channel_frame_on_stream},
-    {"stream id or flags", ping_with_flags}, {"unknown", unknown_type}, {"reserved", reserved_type}, {"length", bad_length},
-    {"may not send", guests_frame}, {"may not send", hello_again}, {"not sent", ack_too_much}, {"not sent", ack_backwards},
-    {"twice", config_twice}, {"used before", id_again}, {"used before", id_falls}, {"used before", second_whole_exec},
-    {"beyond the window", overrun}, {"beyond the window", data_without_stdin}, {"not stdin", data_on_stdout}, {"not stdin", end_of_stderr},
-    {"does not send", credit_for_stdin}, {"largest window", giant_credit}, {"largest window", overflowing_credit},
-    {"out of range", signal_zero}, {"out of range", signal_65}, {"flag of EXEC", exec_flags}, {"after END", data_after_end},
-    {"not whole", data_for_half_a_request}, {"more streams", too_many_streams}, {"too many pings", too_many_pings},
+    {"never opened", never_opened},
+    {"may not use", guest_id},
+    {"may not use", stream_zero},
+    {"stream id or flags", channel_frame_on_stream},
+    {"stream id or flags", ping_with_flags},
+    {"unknown", unknown_type},
+    {"reserved", reserved_type},
+    {"length", bad_length},
+    {"may not send", guests_frame},
+    {"may not send", hello_again},
+    {"not sent", ack_too_much},
+    {"not sent", ack_backwards},
+    {"twice", config_twice},
+    {"used before", id_again},
+    {"used before", id_falls},
+    {"used before", second_whole_exec},
+    {"beyond the window", overrun},
+    {"beyond the window", data_without_stdin},
+    {"not stdin", data_on_stdout},
+    {"not stdin", end_of_stderr},
+    {"does not send", credit_for_stdin},
+    {"largest window", giant_credit},
+    {"largest window", overflowing_credit},
+    {"out of range", signal_zero},
+    {"out of range", signal_65},
+    {"flag of EXEC", exec_flags},
+    {"after END", data_after_end},
+    {"not whole", data_for_half_a_request},
+    {"more streams", too_many_streams},
+    {"too many pings", too_many_pings},
   };
   for (size_t i = 0; i < sizeof(breaches) / sizeof(breaches[0]); i++) {
     peer_t p;
@@ -265,13 +289,16 @@ test_random_frames_never_crash(void **state) {
     peer_start(&p);
     peer_hello(&p);
     for (int k = 0; k < 40; k++) {
-      static const uint8_t types[] = {AL_F_CONFIG, AL_F_ACK, AL_F_PING, AL_F_EXEC, AL_F_READ, AL_F_DATA, AL_F_END, AL_F_CREDIT, AL_F_SIGNAL, AL_F_RESET, AL_F_RESIZE};
+      static const uint8_t types[] = {AL_F_CONFIG, AL_F_ACK, AL_F_PING, AL_F_EXEC, AL_F_READ, AL_F_DATA, AL_F_END,
+        AL_F_CREDIT, AL_F_SIGNAL, AL_F_RESET, AL_F_RESIZE};
       static const size_t sizes[] = {0, 8, 8, 0, 0, 0, 0, 4, 4, 0, 4};
       uint8_t bytes[64];
-      for (size_t i = 0; i < sizeof(bytes); i++) seed = seed * 1664525u + 1013904223u, bytes[i] = (uint8_t) (seed >> 24 & ((seed & 512) ? 255 : 7));
+      for (size_t i = 0; i < sizeof(bytes); i++)
+        seed = seed * 1664525u + 1013904223u, bytes[i] = (uint8_t) (seed >> 24 & ((seed & 512) ? 255 : 7));
       size_t type = (seed >> 16) % sizeof(types), n = sizes[type];
       if (n == 0 && types[type] != AL_F_END && types[type] != AL_F_RESET) n = (seed >> 8) % 64;
-      peer_send(&p, types[type] < AL_F_EXEC ? 0 : (seed >> 20) % 4 + 1, types[type], (uint8_t) (seed >> 10 & 1), bytes, n);
+      peer_send(
+        &p, types[type] < AL_F_EXEC ? 0 : (seed >> 20) % 4 + 1, types[type], (uint8_t) (seed >> 10 & 1), bytes, n);
     }
     shutdown(p.fd, SHUT_WR);
     int code = peer_wait(&p);

@@ -26,10 +26,13 @@ furnish(void) {
   if (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mount("proc", "/proc", "proc", 0, NULL) != 0) return -1;
   if (mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, NULL) != 0) return -1;
   if (mount("etc", "/etc", "tmpfs", 0, NULL) != 0 || mount("home", "/home", "tmpfs", 0, "mode=755") != 0) return -1;
-  if (put("/etc/passwd", "root:x:0:0::/root:/bin/sh\n+::::::\nagent:x:4242:4243::/home/agent:/bin/dash\n", 0644) != 0) return -1;
+  if (put("/etc/passwd", "root:x:0:0::/root:/bin/sh\n+::::::\nagent:x:4242:4243::/home/agent:/bin/dash\n", 0644) != 0)
+    return -1;
   if (put("/etc/group", "root:x:0:\nagent:x:4243:\nother:x:4244:root\ntools:x:4245:root,agent\n", 0644) != 0) return -1;
   if (put("/home/trigger", "-", 0600) != 0) return -1;
-  if (mount("/home/trigger", "/proc/sysrq-trigger", NULL, MS_BIND, NULL) != 0 && access("/proc/sysrq-trigger", F_OK) == 0) return -1;
+  if (mount("/home/trigger", "/proc/sysrq-trigger", NULL, MS_BIND, NULL) != 0 &&
+    access("/proc/sysrq-trigger", F_OK) == 0)
+    return -1;
   if (mkdir("/home/agent", 0755) != 0 || chown("/home/agent", 4242, 4243) != 0) return -1;
   return put("/home/agent/secret", "root's\n", 0600);
 }
@@ -67,7 +70,8 @@ guard(pid_t agent) {
   int status = 0, left = 0;
   for (;;) {
     pid_t pid = waitpid(-1, &status, WNOHANG);
-    if (expect_poweroff && triggered()) _exit(processes() == 2 ? POWERED_OFF : LEFT_OVER); /* the agent waits for the end */
+    if (expect_poweroff && triggered())
+      _exit(processes() == 2 ? POWERED_OFF : LEFT_OVER); /* the agent waits for the end */
     if (pid == agent) break;
     usleep(2000);
   }
@@ -122,7 +126,9 @@ config(peer_t *p, const char *user, const char *path, uint32_t flags, uint32_t e
   peer_send(p, 0, AL_F_CONFIG, 0, peer_tlvs.bytes, peer_tlvs.len);
   assert_int_equal(peer_next(p, &f, PEER_WAIT_MS), 1);
   assert_int_equal(f.type, AL_F_CONFIG_ACK);
-  if (al_get32(f.payload) != err) fail_msg("CONFIG_ACK %u %.*s, expected %u", al_get32(f.payload), (int) f.len - 4, (const char *) f.payload + 4, err);
+  if (al_get32(f.payload) != err)
+    fail_msg(
+      "CONFIG_ACK %u %.*s, expected %u", al_get32(f.payload), (int) f.len - 4, (const char *) f.payload + 4, err);
   assert_int_equal(f.len > 4, err != 0);
 }
 
@@ -152,9 +158,10 @@ test_commands_run_as_the_user_or_root(void **state) {
   start(&p);
   config(&p, "agent", NULL, 0, 0);
   peer_expect(&p, peer_exec(&p, 0, "id -u; id -g; id -G; echo $HOME $USER $LOGNAME $SHELL $PATH; pwd"), AL_EXIT_CODE, 0,
-              "4242\n4243\n4243 4245\n/home/agent agent agent /bin/dash /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n/home/agent\n");
-  expect_as(&p, "agent", "echo $HOME $USER $LOGNAME $KEPT; grep -E '^(Uid|Gid|CapEff)' /proc/self/status", "/given given agent yes\n"
-            "Uid:\t4242\t4242\t4242\t4242\nGid:\t4243\t4243\t4243\t4243\nCapEff:\t0000000000000000\n");
+    "4242\n4243\n4243 4245\n/home/agent agent agent /bin/dash /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n/home/agent\n");
+  expect_as(&p, "agent", "echo $HOME $USER $LOGNAME $KEPT; grep -E '^(Uid|Gid|CapEff)' /proc/self/status",
+    "/given given agent yes\n"
+    "Uid:\t4242\t4242\t4242\t4242\nGid:\t4243\t4243\t4243\t4243\nCapEff:\t0000000000000000\n");
   expect_as(&p, "root", "id -u; id -G; echo $HOME $USER $LOGNAME $KEPT", "0\n0 4244 4245\n/root root root yes\n");
   /* a group that is added while the lane runs counts for the next command */
   expect_as(&p, "root", "echo late:x:4250:agent >> /etc/group", "");
@@ -168,8 +175,9 @@ test_config_makes_worktree_and_sudo(void **state) {
   peer_t p;
   start(&p);
   config(&p, "agent", "/home/agent/a/work", AL_CONFIG_SUDO, 0);
-  expect_as(&p, "root", "cd /home/agent; stat -c '%u %g %a' . a a/work; cat /etc/sudoers.d/agent-lane; stat -c '%u %a' /etc/sudoers.d/agent-lane; ls /etc/sudoers.d",
-            "4242 4243 755\n4242 4243 755\n4242 4243 755\nagent ALL=(ALL) NOPASSWD:ALL\n0 440\nagent-lane\n");
+  expect_as(&p, "root",
+    "cd /home/agent; stat -c '%u %g %a' . a a/work; cat /etc/sudoers.d/agent-lane; stat -c '%u %a' /etc/sudoers.d/agent-lane; ls /etc/sudoers.d",
+    "4242 4243 755\n4242 4243 755\n4242 4243 755\nagent ALL=(ALL) NOPASSWD:ALL\n0 440\nagent-lane\n");
   peer_stop(&p);
   start(&p);
   expect_as(&p, "root", "mkdir /etc/sudoers.d; echo old > /etc/sudoers.d/agent-lane; umask 077; mkdir /home/there", "");
@@ -241,7 +249,8 @@ static void
 test_tree_means_whoever_left_the_session_too(void **state) {
   (void) state;
   peer_t p;
-  const char script[] = "setsid sleep 61 >/dev/null 2>&1 & (setsid sh -c 'sleep 62 & sleep 63') >/dev/null 2>&1 & sleep 64 & until [ $(grep -l '^sleep$' /proc/[0-9]*/comm 2>/dev/null | wc -l) = 4 ]; do :; done; echo up; wait";
+  const char script[] =
+    "setsid sleep 61 >/dev/null 2>&1 & (setsid sh -c 'sleep 62 & sleep 63') >/dev/null 2>&1 & sleep 64 & until [ $(grep -l '^sleep$' /proc/[0-9]*/comm 2>/dev/null | wc -l) = 4 ]; do :; done; echo up; wait";
   start(&p);
   uint32_t id = exec_as(&p, "agent", script);
   await_data(&p);
@@ -249,7 +258,8 @@ test_tree_means_whoever_left_the_session_too(void **state) {
   peer_send32(&p, id, AL_F_SIGNAL, AL_SIGNAL_TREE, SIGKILL);
   peer_expect(&p, id, AL_EXIT_SIGNAL, SIGKILL, "");
   expect_sleeps(&p, "0\n");
-  for (int i = 0; i < 20; i++) expect_as(&p, "agent", "echo fine", "fine\n"); /* a killed cgroup must not be used again */
+  for (int i = 0; i < 20; i++)
+    expect_as(&p, "agent", "echo fine", "fine\n"); /* a killed cgroup must not be used again */
   id = exec_as(&p, "agent", script);
   await_data(&p);
   peer_send32(&p, id, AL_F_SIGNAL, AL_SIGNAL_TREE, SIGTERM);
@@ -267,17 +277,20 @@ test_background_processes_live_on_in_their_own_cgroup(void **state) {
   (void) state;
   peer_t p;
   start(&p);
-  peer_expect(&p, exec_as(&p, "agent", "sleep 60 >/dev/null 2>&1 & cut -d/ -f3 /proc/self/cgroup | tail -1"), AL_EXIT_CODE, 0, NULL);
+  peer_expect(&p, exec_as(&p, "agent", "sleep 60 >/dev/null 2>&1 & cut -d/ -f3 /proc/self/cgroup | tail -1"),
+    AL_EXIT_CODE, 0, NULL);
   uint32_t id = exec_as(&p, "agent", "echo up; sleep 61");
   await_data(&p);
   peer_send32(&p, id, AL_F_SIGNAL, AL_SIGNAL_TREE, SIGKILL); /* must not reach the sleep of the first command */
   peer_expect(&p, id, AL_EXIT_SIGNAL, SIGKILL, "");
   expect_sleeps(&p, "1\n");
   for (int i = 0; i < 50; i++) peer_expect(&p, peer_exec(&p, 0, "true"), AL_EXIT_CODE, 0, "");
-  expect_as(&p, "root", "[ $(ls -d /sys/fs/cgroup/lane/[0-9]* | wc -l) -le 6 ] && echo few", "few\n"); /* most are used again */
+  expect_as(
+    &p, "root", "[ $(ls -d /sys/fs/cgroup/lane/[0-9]* | wc -l) -le 6 ] && echo few", "few\n"); /* most are used again */
   expect_as(&p, "root", "echo 1 > /sys/fs/cgroup/lane/1/cgroup.kill", "");
   expect_sleeps(&p, "0\n");
-  peer_expect(&p, peer_exec(&p, 0, "sleep 60 >/dev/null 2>&1 &"), AL_EXIT_CODE, 0, ""); /* leaving one sweeps the old one */
+  peer_expect(
+    &p, peer_exec(&p, 0, "sleep 60 >/dev/null 2>&1 &"), AL_EXIT_CODE, 0, ""); /* leaving one sweeps the old one */
   expect_as(&p, "root", "ls -d /sys/fs/cgroup/lane/1 2>/dev/null | wc -l", "0\n");
   peer_stop(&p);
 }
@@ -290,7 +303,8 @@ test_eof_ends_every_process(void **state) {
   start(&p);
   exec_as(&p, "agent", "setsid sleep 61 & setsid sleep 62 >/dev/null 2>&1 & echo up; sleep 63");
   await_data(&p);
-  expect_as(&p, "root", "echo $$ > /sys/fs/cgroup/cgroup.procs; (setsid sleep 64 & setsid sleep 65 &) >/dev/null 2>&1", ""); /* has left its cgroup */
+  expect_as(&p, "root", "echo $$ > /sys/fs/cgroup/cgroup.procs; (setsid sleep 64 & setsid sleep 65 &) >/dev/null 2>&1",
+    ""); /* has left its cgroup */
   expect_sleeps(&p, "5\n");
   peer_stop(&p);
 }

@@ -108,7 +108,11 @@ static void v_end_twice(rig_t *r) { for (int i = 0; i < 2; i++) put(r, 1, AL_F_E
 static void v_stdin_end_twice(rig_t *r) { for (int i = 0; i < 2; i++) put(r, 1, AL_F_END, 0, NULL, 0); }
 static void v_end_on_sub_9(rig_t *r) { put(r, 1, AL_F_END, 9, NULL, 0); }
 static void v_data_after_end(rig_t *r) { put(r, 1, AL_F_END, 2, NULL, 0); put(r, 1, AL_F_DATA, 2, "x", 1); }
-static void v_window(rig_t *r) { for (int i = 0; i < 4; i++) put(r, 2, AL_F_DATA, 1, NULL, 65536); put(r, 2, AL_F_DATA, 1, "x", 1); }
+static void
+v_window(rig_t *r) {
+  for (int i = 0; i < 4; i++) put(r, 2, AL_F_DATA, 1, NULL, 65536);
+  put(r, 2, AL_F_DATA, 1, "x", 1);
+}
 static void v_window_at_once(rig_t *r) { for (int i = 0; i < 5; i++) put(r, 2, AL_F_DATA, 1, NULL, 65000); }
 static void v_credit_giant(rig_t *r) { put32(r, 1, AL_F_CREDIT, 0, AL_WINDOW_MAX - AL_WINDOW_DEFAULT + 1); }
 static void v_credit_max(rig_t *r) { put32(r, 1, AL_F_CREDIT, 0, 0xffffffffu); }
@@ -124,7 +128,13 @@ static void v_read_by_signal(rig_t *r) { put_exit(r, 2, AL_EXIT_SIGNAL, 9, ""); 
 static void v_ack_too_much(rig_t *r) { put64(r, AL_F_ACK, got.counted + 1); }
 static void v_ack_back(rig_t *r) { put64(r, AL_F_ACK, got.counted); put64(r, AL_F_ACK, got.counted - 1); }
 static void v_pong(rig_t *r) { put64(r, AL_F_PONG, 1); }
-static void v_pong_wrong(rig_t *r) { al_frame_t f; al_chan_ping(r->chan, NULL, NULL); expect(r, &f, AL_F_PING); put64(r, AL_F_PONG, al_get64(f.payload) + 1); }
+static void
+v_pong_wrong(rig_t *r) {
+  al_frame_t f;
+  al_chan_ping(r->chan, NULL, NULL);
+  expect(r, &f, AL_F_PING);
+  put64(r, AL_F_PONG, al_get64(f.payload) + 1);
+}
 static void v_config_ack(rig_t *r) { put32(r, 0, AL_F_CONFIG_ACK, 0, 0); }
 static void v_hello_ack(rig_t *r) { put(r, 0, AL_F_HELLO_ACK, 0, NULL, 80); }
 static void v_host_frame(rig_t *r) { put(r, 1, AL_F_EXEC, 0, "x", 1); }
@@ -132,18 +142,64 @@ static void v_host_ping(rig_t *r) { put64(r, AL_F_PING, 1); }
 static void v_reserved_type(rig_t *r) { put(r, 1, AL_F_TCP, 0, "x", 1); }
 static void v_unknown_type(rig_t *r) { put(r, 1, 99, 0, "x", 1); }
 static void v_length(rig_t *r) { put(r, 1, AL_F_CREDIT, 0, "12345", 5); }
-static void v_huge(rig_t *r) { uint8_t h[12]; al_frame_header(h, 1, AL_F_DATA, 1, 65537); (void) !write(r->peer, h, 12); }
-static void v_reserved_field(rig_t *r) { uint8_t h[12]; al_frame_header(h, 1, AL_F_END, 1, 0); h[6] = 1; (void) !write(r->peer, h, 12); }
+static void
+v_huge(rig_t *r) {
+  uint8_t h[12];
+  al_frame_header(h, 1, AL_F_DATA, 1, 65537);
+  (void) !write(r->peer, h, 12);
+}
+static void
+v_reserved_field(rig_t *r) {
+  uint8_t h[12];
+  al_frame_header(h, 1, AL_F_END, 1, 0);
+  h[6] = 1;
+  (void) !write(r->peer, h, 12);
+}
 
 static void
 test_chan_each_violation_closes(void **state) {
   (void) state;
 #define V(name) { #name, name }
-  static const struct { const char *name; void (*run)(rig_t *r); } all[] = {
-    V(v_never_opened), V(v_never_opened_exit), V(v_from_guest_bit), V(v_stream_zero), V(v_data_on_stdin), V(v_data_on_sub_3), V(v_read_has_no_stderr), V(v_read_has_no_stdin),
-    V(v_end_twice), V(v_stdin_end_twice), V(v_end_on_sub_9), V(v_data_after_end), V(v_window), V(v_window_at_once), V(v_credit_giant), V(v_credit_max), V(v_credit_sum),
-    V(v_credit_wrong_sub), V(v_credit_for_read), V(v_exit_kind), V(v_exit_code), V(v_exit_signal), V(v_exit_signal_65), V(v_exit_errno), V(v_read_by_signal), V(v_ack_too_much),
-    V(v_ack_back), V(v_pong), V(v_pong_wrong), V(v_config_ack), V(v_hello_ack), V(v_host_frame), V(v_host_ping), V(v_reserved_type), V(v_unknown_type), V(v_length), V(v_huge), V(v_reserved_field),
+  static const struct { const char *name; void (*run)(rig_t *r);
+  } all[] = {
+    V(v_never_opened),
+    V(v_never_opened_exit),
+    V(v_from_guest_bit),
+    V(v_stream_zero),
+    V(v_data_on_stdin),
+    V(v_data_on_sub_3),
+    V(v_read_has_no_stderr),
+    V(v_read_has_no_stdin),
+    V(v_end_twice),
+    V(v_stdin_end_twice),
+    V(v_end_on_sub_9),
+    V(v_data_after_end),
+    V(v_window),
+    V(v_window_at_once),
+    V(v_credit_giant),
+    V(v_credit_max),
+    V(v_credit_sum),
+    V(v_credit_wrong_sub),
+    V(v_credit_for_read),
+    V(v_exit_kind),
+    V(v_exit_code),
+    V(v_exit_signal),
+    V(v_exit_signal_65),
+    V(v_exit_errno),
+    V(v_read_by_signal),
+    V(v_ack_too_much),
+    V(v_ack_back),
+    V(v_pong),
+    V(v_pong_wrong),
+    V(v_config_ack),
+    V(v_hello_ack),
+    V(v_host_frame),
+    V(v_host_ping),
+    V(v_reserved_type),
+    V(v_unknown_type),
+    V(v_length),
+    V(v_huge),
+    V(v_reserved_field),
   };
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     rig_t r;
@@ -159,7 +215,8 @@ test_chan_each_violation_closes(void **state) {
     assert_int_equal(f.stream, 2);
     all[i].run(&r);
     rig_idle(&r, 20);
-    if (!r.closed || r.why.code != AL_EPROTOCOL_VIOLATION) fail_msg("%s: %s %s", all[i].name, r.closed ? al_err_name(r.why.code) : "still open", r.why.msg);
+    if (!r.closed || r.why.code != AL_EPROTOCOL_VIOLATION)
+      fail_msg("%s: %s %s", all[i].name, r.closed ? al_err_name(r.why.code) : "still open", r.why.msg);
     assert_true(u.done && v.done);
     assert_int_equal(u.exit.kind, -1);
     assert_int_equal(u.exit.err.code, AL_EPROTOCOL_VIOLATION);

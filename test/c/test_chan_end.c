@@ -193,7 +193,8 @@ test_chan_survives_random_frames(void **state) {
       u[i].consume = round % 2 == 0;
     }
     for (int i = 0; i < 60 && !r.closed; i++) {
-      static const uint8_t types[] = { AL_F_DATA, AL_F_DATA, AL_F_DATA, AL_F_END, AL_F_CREDIT, AL_F_EXIT, AL_F_RESET, AL_F_ACK, AL_F_PONG, 200 };
+      static const uint8_t types[] = {
+        AL_F_DATA, AL_F_DATA, AL_F_DATA, AL_F_END, AL_F_CREDIT, AL_F_EXIT, AL_F_RESET, AL_F_ACK, AL_F_PONG, 200};
       static const size_t sizes[] = { 100, 3, 40000, 0, 4, 24, 0, 8, 8, 1 };
       uint8_t p[40000], raw[8];
       for (int k = 0; k < 8; k++) {

@@ -177,13 +177,16 @@ test_db_damage_inside_is_found(void **state) {
   ctx_t *c = *state;
   job_t j;
   assert_int_equal(open_db(c, 2), 0);
-  sql(c, "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i+1 FROM n WHERE i<3000) INSERT INTO a SELECT i, 'row number '||i FROM n", 0, &j);
+  sql(c,
+    "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i+1 FROM n WHERE i<3000) INSERT INTO a SELECT i, 'row number '||i FROM n",
+    0, &j);
   assert_int_equal(j.status, 0);
   close_db(c);
   int fd = open(c->path, O_RDWR | O_CLOEXEC);
   char junk[64];
   memset(junk, 0x5a, sizeof junk);
-  for (off_t at = 4096 * 3; at < 4096 * 12; at += 4096) assert_int_equal(pwrite(fd, junk, sizeof junk, at), sizeof junk);
+  for (off_t at = 4096 * 3; at < 4096 * 12; at += 4096)
+    assert_int_equal(pwrite(fd, junk, sizeof junk, at), sizeof junk);
   close(fd);
   assert_int_equal(open_db(c, 2), AL_EREGISTRY_DAMAGED);
   assert_non_null(strstr(c->err.msg, c->path));

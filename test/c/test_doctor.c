@@ -80,7 +80,8 @@ expect(const al_val_t *report, const char *name, const char *status, const char 
     const al_val_t *c = checks->items[i];
     if (strcmp(al_val_get(c, "name")->text, name)) continue;
     const char *got = al_val_get(c, "status")->text, *detail = al_val_get(c, "detail")->text;
-    if (strcmp(got, status) || !strstr(detail, word)) fail_msg("%s: %s (%s), not %s (%s)", name, got, detail, status, word);
+    if (strcmp(got, status) || !strstr(detail, word))
+      fail_msg("%s: %s (%s), not %s (%s)", name, got, detail, status, word);
     bool good = strcmp(status, "found") == 0 || strcmp(status, "skipped") == 0;
     if (!good && !al_val_get(c, "cure")) fail_msg("%s: no cure", name);
     return;
@@ -158,9 +159,11 @@ static void
 test_doctor_judges_versions(void **state) {
   static const struct {
     const char *says, *status;
-  } lima[] = {{"limactl version 2.1.9", "too old"}, {"limactl version 1.9.9", "too old"}, {"limactl version 2.2.0-rc.1", "too old"}, {"limactl version 2.2.0-beta.0", "too old"}, {"limactl version 2.2.1", "found"},
-    {"limactl version v2.3.0", "found"}, {"limactl version 3.0.0", "found"}, {"limactl version 2.2.0-15-gabcdef0", "found"}, {"limactl version 2.2.0-15-gabcdef0.m", "found"}, {"limactl version 10.0.0", "found"},
-    {"limactl version abcdef0", "unsafe"}, {"", "unsafe"}};
+  } lima[] = {{"limactl version 2.1.9", "too old"}, {"limactl version 1.9.9", "too old"},
+    {"limactl version 2.2.0-rc.1", "too old"}, {"limactl version 2.2.0-beta.0", "too old"},
+    {"limactl version 2.2.1", "found"}, {"limactl version v2.3.0", "found"}, {"limactl version 3.0.0", "found"},
+    {"limactl version 2.2.0-15-gabcdef0", "found"}, {"limactl version 2.2.0-15-gabcdef0.m", "found"},
+    {"limactl version 10.0.0", "found"}, {"limactl version abcdef0", "unsafe"}, {"", "unsafe"}};
   (void) state;
   for (size_t i = 0; i < sizeof lima / sizeof lima[0]; i++) {
     char body[128];
@@ -191,7 +194,8 @@ test_doctor_survives_bad_programs(void **state) {
   al_val_t *r = examine(NULL);
   expect(r, "limactl", "unsafe", "failed: broken");
   al_val_free(r);
-  program("limactl", "i=0; while [ $i -lt 20000 ]; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx || exit 0; i=$((i+1)); done");
+  program("limactl",
+    "i=0; while [ $i -lt 20000 ]; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx || exit 0; i=$((i+1)); done");
   r = examine(NULL);
   expect(r, "limactl", "unsafe", "");
   al_val_free(r);
@@ -240,8 +244,9 @@ int
 main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
   const struct CMUnitTest root[] = {T(test_doctor_says_root_is_unsafe)};
-  const struct CMUnitTest user[] = {T(test_doctor_finds_everything), T(test_doctor_misses_each_program), T(test_doctor_judges_versions), T(test_doctor_survives_bad_programs),
-    T(test_doctor_does_not_wait_for_ever), T(test_doctor_bad_home_is_a_finding)};
+  const struct CMUnitTest user[] = {T(test_doctor_finds_everything), T(test_doctor_misses_each_program),
+    T(test_doctor_judges_versions), T(test_doctor_survives_bad_programs), T(test_doctor_does_not_wait_for_ever),
+    T(test_doctor_bad_home_is_a_finding)};
   int failed = 0;
   if (geteuid() == 0) { /* the rest is for ordinary users */
     failed = cmocka_run_group_tests(root, NULL, NULL);

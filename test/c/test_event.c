@@ -21,7 +21,8 @@ static void
 test_event_crumbs_of_one_stream_are_one_event(void **state) {
   (void) state;
   al_event_t *queue = event(AL_EVENT_LINES, 7, 1, "\n", 1);
-  for (int i = 1; i < 100000; i++) assert_true(al_event_join(queue, event(AL_EVENT_LINES, 7, 1, i % 2 ? "x" : "\n", 1)));
+  for (int i = 1; i < 100000; i++)
+    assert_true(al_event_join(queue, event(AL_EVENT_LINES, 7, 1, i % 2 ? "x" : "\n", 1)));
   assert_null(queue->next);
   assert_int_equal(queue->value->len, 100000);
   assert_int_equal(queue->value->kind, AL_BYTES);
@@ -33,7 +34,8 @@ test_event_crumbs_of_one_stream_are_one_event(void **state) {
 static void
 test_event_behind_others_is_found(void **state) {
   (void) state;
-  al_event_t *first = event(AL_EVENT_DONE, 3, 0, NULL, 0), *out = event(AL_EVENT_BYTES, 7, 1, "a", 1), *err = event(AL_EVENT_BYTES, 7, 2, "b", 1);
+  al_event_t *first = event(AL_EVENT_DONE, 3, 0, NULL, 0), *out = event(AL_EVENT_BYTES, 7, 1, "a", 1),
+             *err = event(AL_EVENT_BYTES, 7, 2, "b", 1);
   first->next = out;
   out->next = err;
   assert_true(al_event_join(first, event(AL_EVENT_BYTES, 7, 2, "\0c", 2)));
@@ -51,8 +53,13 @@ test_event_of_anything_else_stays_alone(void **state) {
   (void) state;
   al_event_t *queue = event(AL_EVENT_BYTES, 7, 1, "a", 1);
   al_event_t *others[] = {
-    event(AL_EVENT_BYTES, 8, 1, "b", 1), event(AL_EVENT_BYTES, 7, 2, "b", 1), event(AL_EVENT_LINES, 7, 1, "b", 1),
-    event(AL_EVENT_DONE, 7, 1, "b", 1), event(AL_EVENT_LANE, 7, 1, "b", 1), event(AL_EVENT_DRAIN, 7, 0, NULL, 0), event(AL_EVENT_BYTES, 7, 1, NULL, 0),
+    event(AL_EVENT_BYTES, 8, 1, "b", 1),
+    event(AL_EVENT_BYTES, 7, 2, "b", 1),
+    event(AL_EVENT_LINES, 7, 1, "b", 1),
+    event(AL_EVENT_DONE, 7, 1, "b", 1),
+    event(AL_EVENT_LANE, 7, 1, "b", 1),
+    event(AL_EVENT_DRAIN, 7, 0, NULL, 0),
+    event(AL_EVENT_BYTES, 7, 1, NULL, 0),
   };
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     assert_false(al_event_join(queue, others[i]));

@@ -7,7 +7,8 @@ test_exec_output_is_returned_whole_and_untrimmed(void **state) {
   (void) state;
   START(r);
   run_t u = { 0 };
-  run(&r, &u, "printf '\\n a \\n\\n'; printf 'err\\n' >&2; printf '%s' \"$MARK\" >&2; pwd >&2; exit 3", (al_exec_opts_t){ 0 });
+  run(&r, &u, "printf '\\n a \\n\\n'; printf 'err\\n' >&2; printf '%s' \"$MARK\" >&2; pwd >&2; exit 3",
+    (al_exec_opts_t){0});
   assert_int_equal(u.result.exit_code, 3);
   assert_int_equal(u.result.signal, 0);
   assert_string_equal(u.result.out, "\n a \n\n");
@@ -58,7 +59,8 @@ test_exec_stdin_of_5_mb_arrives(void **state) {
   assert_int_equal(u.result.out_len, n);
   assert_memory_equal(u.result.out, in, n);
   clear(&u);
-  run(&r, &u, "head -c 3", (al_exec_opts_t){ .req.with_stdin = true, .input = in, .input_len = n }); /* closes stdin early */
+  run(&r, &u, "head -c 3",
+    (al_exec_opts_t){.req.with_stdin = true, .input = in, .input_len = n}); /* closes stdin early */
   assert_int_equal(u.result.out_len, 3);
   clear(&u);
   run(&r, &u, "exec <&-; sleep 0.2; echo ok", (al_exec_opts_t){ .req.with_stdin = true, .input = in, .input_len = n });
@@ -78,7 +80,7 @@ test_exec_input_may_follow(void **state) {
   run_t u = { 0 };
   char block[65536];
   memset(block, 'b', sizeof block);
-  start(&r, &u, "wc -c", (al_exec_opts_t){ .req.with_stdin = true, .input = "abc", .input_len = 3, .input_open = true });
+  start(&r, &u, "wc -c", (al_exec_opts_t){.req.with_stdin = true, .input = "abc", .input_len = 3, .input_open = true});
   size_t sent = 3;
   unsigned drains = 0;
   while (sent < 3000000) {
@@ -103,7 +105,9 @@ test_exec_lines_are_whole_and_the_tail_is_joined(void **state) {
   (void) state;
   START(r);
   run_t u = { 0 };
-  run(&r, &u, "printf 'one\\r\\n\\ntw'; sleep 0.1; printf 'o\\303'; sleep 0.1; printf '\\244\\nlast'; echo e >&2; exit 1", (al_exec_opts_t){ .lines = true });
+  run(&r, &u,
+    "printf 'one\\r\\n\\ntw'; sleep 0.1; printf 'o\\303'; sleep 0.1; printf '\\244\\nlast'; echo e >&2; exit 1",
+    (al_exec_opts_t){.lines = true});
   assert_string_equal(u.lines, "one\n\ntwo\xc3\xa4\nlast\n");
   assert_string_equal(u.result.out, "one\n\ntwo\xc3\xa4\nlast");
   assert_string_equal(u.result.errs, "e\n");

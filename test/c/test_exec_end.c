@@ -80,7 +80,8 @@ test_exec_output_limit_kills_the_tree(void **state) {
   run(&r, &u, "head -c 100000 /dev/zero", (al_exec_opts_t){ .max_output = 100000 }); /* exactly at the limit */
   assert_int_equal(u.result.out_len, 100000);
   clear(&u);
-  run(&r, &u, "head -c 100000 /dev/zero | tr '\\000' e >&2", (al_exec_opts_t){ .lines = true, .max_output = 1000 }); /* a tail has no limit */
+  run(&r, &u, "head -c 100000 /dev/zero | tr '\\000' e >&2",
+    (al_exec_opts_t){.lines = true, .max_output = 1000}); /* a tail has no limit */
   assert_int_equal(u.result.errs_len, 65536);
   clear(&u);
   rig_end(&r);
@@ -130,13 +131,15 @@ test_exec_budget_counts_what_lines_keep(void **state) {
   START(r);
   run_t u = { 0 };
   al_budget_t budget = { .max = 300000 };
-  run(&r, &u, "seq 1 300000; seq 1 100000 >&2", (al_exec_opts_t){ .lines = true, .budget = &budget }); /* goes through, but for tails */
+  run(&r, &u, "seq 1 300000; seq 1 100000 >&2",
+    (al_exec_opts_t){.lines = true, .budget = &budget}); /* goes through, but for tails */
   assert_int_equal(u.result.out_len, 65536);
   clear(&u);
   run(&r, &u, "head -c 400000 /dev/zero", (al_exec_opts_t){ .stream = true, .budget = &budget });
   assert_int_equal(u.bytes[1], 400000);
   clear(&u);
-  start(&r, &u, "head -c 400000 /dev/zero; sleep 100", (al_exec_opts_t){ .lines = true, .budget = &budget }); /* one unfinished line */
+  start(&r, &u, "head -c 400000 /dev/zero; sleep 100",
+    (al_exec_opts_t){.lines = true, .budget = &budget}); /* one unfinished line */
   rig_wait(&r, &u.done, 5000);
   assert_int_equal(u.err.code, AL_EOUTPUT_LIMIT);
   assert_int_equal(u.batches, 0);

@@ -30,7 +30,8 @@ check_type(uint8_t type, const char *name, uint32_t min, uint32_t max) {
   }
   if (min > 0) assert_int_equal(parse(7, type, 0, min - 1, sizeof bytes, &f, &why), AL_FRAME_BAD);
   why = NULL;
-  assert_int_equal(parse(7, type, 0, max + 1, AL_FRAME_HEADER, &f, &why), AL_FRAME_BAD); /* before its payload has come */
+  assert_int_equal(
+    parse(7, type, 0, max + 1, AL_FRAME_HEADER, &f, &why), AL_FRAME_BAD); /* before its payload has come */
   assert_non_null(why);
   assert_int_equal(parse(7, type, 0, UINT32_MAX, sizeof bytes, &f, &why), AL_FRAME_BAD);
 }

@@ -38,7 +38,8 @@ expect(const char *path, int code, const char *word) {
   al_home_t home;
   al_err_t err = {0};
   int rc = al_home_open(path, &home, &err);
-  if (rc != code || (word && !strstr(err.msg, word))) fail_msg("%s: %d (%s), not %d with \"%s\"", path, rc, err.msg, code, word ? word : "");
+  if (rc != code || (word && !strstr(err.msg, word)))
+    fail_msg("%s: %d (%s), not %d with \"%s\"", path, rc, err.msg, code, word ? word : "");
 }
 
 static void
@@ -232,8 +233,9 @@ test_home_install_survives_no_memory(void **state) {
 int
 main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-  const struct CMUnitTest tests[] = {T(test_home_fresh_is_made_closed), T(test_home_name_comes_from_environment), T(test_home_bad_spelling_is_refused),
-    T(test_home_open_to_others_is_refused), T(test_home_links_inside_are_refused), T(test_home_own_link_is_resolved), T(test_home_of_another_user_is_refused),
-    T(test_home_length_has_a_limit), T(test_home_install_copies_and_heals), T(test_home_install_survives_no_memory)};
+  const struct CMUnitTest tests[] = {T(test_home_fresh_is_made_closed), T(test_home_name_comes_from_environment),
+    T(test_home_bad_spelling_is_refused), T(test_home_open_to_others_is_refused), T(test_home_links_inside_are_refused),
+    T(test_home_own_link_is_resolved), T(test_home_of_another_user_is_refused), T(test_home_length_has_a_limit),
+    T(test_home_install_copies_and_heals), T(test_home_install_survives_no_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,7 +74,8 @@ test_image_import_then_open(void **state) {
 
 static void
 test_image_choice(void **state) {
-  static const parts_t other = {"\"name\":\"base\"", "\"name\":\"mine\""}, later = {"2026-01-02", "2026-01-03"}, arm = {"x86_64", "aarch64"};
+  static const parts_t other = {"\"name\":\"base\"", "\"name\":\"mine\""}, later = {"2026-01-02", "2026-01-03"},
+                       arm = {"x86_64", "aarch64"};
   al_image_t a, b, c, got;
   al_err_t err = {0};
   (void) state;
@@ -140,17 +141,27 @@ test_image_list_says_what_there_is(void **state) {
 
 static void
 test_image_bad_manifests_are_refused(void **state) {
-  static const parts_t bad[] = {
-    {"{\"schema\":1", "{\"schema\":2"}, {"{\"schema\":1,", "{"}, {"{\"schema\":1", "\"schema\":1"}, {"\"name\":\"base\"", "\"name\":\"../base\""},
-    {"\"name\":\"base\"", "\"name\":\"\""}, {"\"name\":\"base\"", "\"name\":7"}, {"\"name\":\"base\"", "\"name\":\"-base\""}, {"x86_64", "sparc"},
-    {"\"name\":\"base\"", "\"name\":\"abcdefghijklmnopqrstuvwxyz0123456789\""}, {"2026-01-02T03:04:05Z", "yesterday"}, {"4294967296", "-1"}, {"4294967296", "1e300"},
-    {"\"name\":\"vmlinuz\"", "\"name\":\"../vmlinuz\""}, {"\"name\":\"vmlinuz\"", "\"name\":\".vmlinuz\""}, {"\"name\":\"vmlinuz\"", "\"name\":\"/etc/passwd\""},
-    {"\"name\":\"vmlinuz\"", "\"name\":\"DISK.QCOW2\""}, {"\"name\":\"vmlinuz\"", "\"name\":\"manifest.json\""}, {"\"name\":\"vmlinuz\"", "\"name\":\".verified\""},
-    {"\"size\":6", "\"size\":0"}, {"\"size\":6", "\"size\":-6"}, {"\"size\":6", "\"size\":6.5"}, {"\"size\":6", "\"size\":9223372036854775807"}, {"\"size\":6", "\"size\":\"6\""},
-    {"\"sha256\":\"", "\"sha256\":\"0"}, {"\"sha256\":\"", "\"sha256\":\"", }, {"\"role\":\"kernel\"", "\"role\":\"disk\""}, {"\"role\":\"disk\"", "\"role\":\"other\""},
-    {"\"kernel\":\"vmlinuz\"", "\"kernel\":\"other\""}, {"\"kernel\":\"vmlinuz\"", "\"kernel\":\"../vmlinuz\""}, {"quiet", "qu\\u0000iet"}, {"quiet", "qu\\niet"},
-    {"quiet", "{{.Env}}"}, {"quiet", "\xc3\xa4"}, {"\"disk_format\":\"qcow2\"", "\"disk_format\":\"raw\""}, {"\"login\":\"lane\"", "\"login\":\"root\""},
-    {"\"login\":\"lane\"", "\"login\":\"agent\""}, {"\"login\":\"lane\"", "\"login\":\"la ne\""}, {"\"login\":\"lane\"", "\"login\":\"-lane\""}, {"\"login\":\"lane\"", "\"login\":\"Lane\""},
+  static const parts_t bad[] = {{"{\"schema\":1", "{\"schema\":2"}, {"{\"schema\":1,", "{"},
+    {"{\"schema\":1", "\"schema\":1"}, {"\"name\":\"base\"", "\"name\":\"../base\""},
+    {"\"name\":\"base\"", "\"name\":\"\""}, {"\"name\":\"base\"", "\"name\":7"},
+    {"\"name\":\"base\"", "\"name\":\"-base\""}, {"x86_64", "sparc"},
+    {"\"name\":\"base\"", "\"name\":\"abcdefghijklmnopqrstuvwxyz0123456789\""}, {"2026-01-02T03:04:05Z", "yesterday"},
+    {"4294967296", "-1"}, {"4294967296", "1e300"}, {"\"name\":\"vmlinuz\"", "\"name\":\"../vmlinuz\""},
+    {"\"name\":\"vmlinuz\"", "\"name\":\".vmlinuz\""}, {"\"name\":\"vmlinuz\"", "\"name\":\"/etc/passwd\""},
+    {"\"name\":\"vmlinuz\"", "\"name\":\"DISK.QCOW2\""}, {"\"name\":\"vmlinuz\"", "\"name\":\"manifest.json\""},
+    {"\"name\":\"vmlinuz\"", "\"name\":\".verified\""}, {"\"size\":6", "\"size\":0"}, {"\"size\":6", "\"size\":-6"},
+    {"\"size\":6", "\"size\":6.5"}, {"\"size\":6", "\"size\":9223372036854775807"}, {"\"size\":6", "\"size\":\"6\""},
+    {"\"sha256\":\"", "\"sha256\":\"0"},
+    {
+      "\"sha256\":\"",
+      "\"sha256\":\"",
+    },
+    {"\"role\":\"kernel\"", "\"role\":\"disk\""}, {"\"role\":\"disk\"", "\"role\":\"other\""},
+    {"\"kernel\":\"vmlinuz\"", "\"kernel\":\"other\""}, {"\"kernel\":\"vmlinuz\"", "\"kernel\":\"../vmlinuz\""},
+    {"quiet", "qu\\u0000iet"}, {"quiet", "qu\\niet"}, {"quiet", "{{.Env}}"}, {"quiet", "\xc3\xa4"},
+    {"\"disk_format\":\"qcow2\"", "\"disk_format\":\"raw\""}, {"\"login\":\"lane\"", "\"login\":\"root\""},
+    {"\"login\":\"lane\"", "\"login\":\"agent\""}, {"\"login\":\"lane\"", "\"login\":\"la ne\""},
+    {"\"login\":\"lane\"", "\"login\":\"-lane\""}, {"\"login\":\"lane\"", "\"login\":\"Lane\""},
     {"\"users\"", "\"user\""}, {"\"boot\"", "\"boots\""}, {"\"files\"", "\"file\""}, {"agent-lane-probe-ok", "a b"}};
   al_image_t a;
   (void) state;
@@ -159,7 +170,8 @@ test_image_bad_manifests_are_refused(void **state) {
     if (strcmp(bad[i].from, bad[i].to) == 0) continue;
     make_image(in("src"), &bad[i]);
     int rc = al_image_import(&home, in("src"), NULL, NULL, &a, &err);
-    if (rc != AL_EIMAGE_INVALID || err.code != rc || !err.msg[0]) fail_msg("%s -> %s: %d %s", bad[i].from, bad[i].to, rc, err.msg);
+    if (rc != AL_EIMAGE_INVALID || err.code != rc || !err.msg[0])
+      fail_msg("%s -> %s: %d %s", bad[i].from, bad[i].to, rc, err.msg);
     assert_int_equal(entries(home.images), 0);
   }
 }
@@ -191,7 +203,8 @@ test_image_files_must_be_what_the_manifest_says(void **state) {
 
 static void
 test_image_disk_must_stand_alone(void **state) {
-  static const int tweaks[] = {0, 7, 8, 15, 35, 79, 31}; /* magic, version, backing file (both ends), encryption, external data file, size */
+  static const int tweaks[] = {
+    0, 7, 8, 15, 35, 79, 31}; /* magic, version, backing file (both ends), encryption, external data file, size */
   al_image_t a;
   (void) state;
   for (size_t i = 0; i < sizeof tweaks / sizeof tweaks[0]; i++) {
@@ -353,8 +366,10 @@ test_image_open_survives_no_memory(void **state) {
 int
 main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-  const struct CMUnitTest tests[] = {T(test_image_import_then_open), T(test_image_choice), T(test_image_list_says_what_there_is), T(test_image_bad_manifests_are_refused),
-    T(test_image_files_must_be_what_the_manifest_says), T(test_image_disk_must_stand_alone), T(test_image_changed_byte_is_found),
-    T(test_image_damage_is_told_and_healed_by_import), T(test_image_import_reports_progress_and_sweeps), T(test_image_open_survives_no_memory)};
+  const struct CMUnitTest tests[] = {T(test_image_import_then_open), T(test_image_choice),
+    T(test_image_list_says_what_there_is), T(test_image_bad_manifests_are_refused),
+    T(test_image_files_must_be_what_the_manifest_says), T(test_image_disk_must_stand_alone),
+    T(test_image_changed_byte_is_found), T(test_image_damage_is_told_and_healed_by_import),
+    T(test_image_import_reports_progress_and_sweeps), T(test_image_open_survives_no_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

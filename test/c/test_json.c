@@ -43,14 +43,16 @@ test_json_awkward_keys(void **state) {
   (void) state;
   round_trip("{\"a.b\":{\"c\\\"d\":1,\"$[0]\":[2,{\"\":3}]},\"a\":{\"b\":4},\"0\":5,\"\\u00e4\\n\":6}",
     "{\"a.b\":{\"c\\\"d\":1,\"$[0]\":[2,{\"\":3}]},\"a\":{\"b\":4},\"0\":5,\"\xc3\xa4\\n\":6}");
-  round_trip("{\"a\":1,\"b\":2,\"a\":{\"x\":3}}", "{\"a\":{\"x\":3},\"b\":2}"); /* the last one wins, in the first one's place */
+  round_trip(
+    "{\"a\":1,\"b\":2,\"a\":{\"x\":3}}", "{\"a\":{\"x\":3},\"b\":2}"); /* the last one wins, in the first one's place */
   round_trip("{\"a\":{\"old\":[1]},\"a\":{\"new\":[2]}}", "{\"a\":{\"new\":[2]}}");
 }
 
 static void
 test_json_strings(void **state) {
   (void) state;
-  round_trip("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u20ac\\ud83d\\ude00\"", "\"\\\"\\\\/\\u0008\\u000c\\n\\u000d\\u0009A\xe2\x82\xac\xf0\x9f\x98\x80\"");
+  round_trip("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u20ac\\ud83d\\ude00\"",
+    "\"\\\"\\\\/\\u0008\\u000c\\n\\u000d\\u0009A\xe2\x82\xac\xf0\x9f\x98\x80\"");
   round_trip("\"\\\\u0000\"", "\"\\\\u0000\""); /* an escaped backslash, no zero byte */
 }
 
@@ -64,9 +66,9 @@ refused(const char *in, size_t n) {
 
 static void
 test_json_malformed_is_refused(void **state) {
-  static const char *const bad[] = {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "'x'", "[1 2]", "nul", "[01]", "[+1]", "[.5]", "[1.]", "[Infinity]", "[NaN]",
-    "1 2", "{\"a\" 1}", "\"", "\"\n\"", "[0x10]", "// c\n1", "[1e999]", "\"\\ud800\"", "{\"\\ud800\":1}", "\"\\x41\"", "]", "\"a\\u0000b\"", "{\"\\u0000\":1}",
-    "\"\xff\"", "\"\xc0\x80\""};
+  static const char *const bad[] = {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "'x'", "[1 2]", "nul", "[01]", "[+1]",
+    "[.5]", "[1.]", "[Infinity]", "[NaN]", "1 2", "{\"a\" 1}", "\"", "\"\n\"", "[0x10]", "// c\n1", "[1e999]",
+    "\"\\ud800\"", "{\"\\ud800\":1}", "\"\\x41\"", "]", "\"a\\u0000b\"", "{\"\\u0000\":1}", "\"\xff\"", "\"\xc0\x80\""};
   (void) state;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) refused(bad[i], strlen(bad[i]));
   refused("[1,\0]", 5);
@@ -137,7 +139,8 @@ test_json_bytes_and_infinities_render(void **state) {
 
 static int
 scenario(void *data) {
-  static const char text[] = "{\"a\":[1,2.5,\"x\",null,true,{\"b\":[]}],\"c\":\"long enough to make the buffer grow at least once, which takes 64 bytes\"}";
+  static const char text[] =
+    "{\"a\":[1,2.5,\"x\",null,true,{\"b\":[]}],\"c\":\"long enough to make the buffer grow at least once, which takes 64 bytes\"}";
   al_val_t *v;
   (void) data;
   int rc = al_json_parse(text, sizeof text - 1, &v, NULL);

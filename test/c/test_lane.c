@@ -6,7 +6,8 @@
 
 static bool
 ends(int event) {
-  return event == AL_LANE_ON_FAIL || event == AL_LANE_ON_CLOSE || event == AL_LANE_ON_EXPIRE || event == AL_LANE_ON_LOST;
+  return event == AL_LANE_ON_FAIL || event == AL_LANE_ON_CLOSE || event == AL_LANE_ON_EXPIRE ||
+    event == AL_LANE_ON_LOST;
 }
 
 /* What the design says, written a second time and independently of the table. */
@@ -15,10 +16,14 @@ expected(int state, int event) {
   al_lane_next_t refuse = { state, AL_LANE_DO_REFUSE };
   if (state <= AL_LANE_READY) {
     if (ends(event)) return (al_lane_next_t) { AL_LANE_CLOSING, AL_LANE_DO_DESTROY };
-    if (state == AL_LANE_REGISTERED && event == AL_LANE_ON_START) return (al_lane_next_t) { AL_LANE_CREATING, AL_LANE_DO_CREATE };
-    if (state == AL_LANE_CREATING && event == AL_LANE_ON_CREATED) return (al_lane_next_t) { AL_LANE_BOOTING, AL_LANE_DO_BOOT };
-    if (state == AL_LANE_BOOTING && event == AL_LANE_ON_BANNER) return (al_lane_next_t) { AL_LANE_CONNECTING, AL_LANE_DO_CONNECT };
-    if (state == AL_LANE_CONNECTING && event == AL_LANE_ON_PROVEN) return (al_lane_next_t) { AL_LANE_READY, AL_LANE_DO_ANNOUNCE };
+    if (state == AL_LANE_REGISTERED && event == AL_LANE_ON_START)
+      return (al_lane_next_t){AL_LANE_CREATING, AL_LANE_DO_CREATE};
+    if (state == AL_LANE_CREATING && event == AL_LANE_ON_CREATED)
+      return (al_lane_next_t){AL_LANE_BOOTING, AL_LANE_DO_BOOT};
+    if (state == AL_LANE_BOOTING && event == AL_LANE_ON_BANNER)
+      return (al_lane_next_t){AL_LANE_CONNECTING, AL_LANE_DO_CONNECT};
+    if (state == AL_LANE_CONNECTING && event == AL_LANE_ON_PROVEN)
+      return (al_lane_next_t){AL_LANE_READY, AL_LANE_DO_ANNOUNCE};
     return refuse;
   }
   if (state == AL_LANE_CLOSING) {

@@ -20,7 +20,8 @@ test_open_missing_programs_are_named(void **state) {
   (void) state;
   al_lima_t l;
   al_err_t err = {0};
-  al_lima_opts_t opts = {.limactl = in("%s", "nowhere/limactl"), .allow_root_for_tests = true, .warden = in("bin/%s", "warden")};
+  al_lima_opts_t opts = {
+    .limactl = in("%s", "nowhere/limactl"), .allow_root_for_tests = true, .warden = in("bin/%s", "warden")};
   assert_int_equal(al_lima_open(&l, &loop, io, &home, &opts, &err), AL_ELIMA_MISSING);
   opts.limactl = in("bin/%s", "limactl");
   opts.warden = NULL;
@@ -101,7 +102,8 @@ static void
 test_last_message_is_the_last_error(void **state) {
   (void) state;
   char out[64];
-  const char *log = "{\"level\":\"info\",\"msg\":\"one\"}\n{\"level\":\"error\",\"msg\":\"bad\",\"error\":\"why\"}\n{\"level\":\"debug\",\"msg\":\"noise\"}\n";
+  const char *log =
+    "{\"level\":\"info\",\"msg\":\"one\"}\n{\"level\":\"error\",\"msg\":\"bad\",\"error\":\"why\"}\n{\"level\":\"debug\",\"msg\":\"noise\"}\n";
   al__lima_last_message(log, strlen(log), out, sizeof out);
   assert_string_equal(out, "bad: why");
   log = "{\"level\":\"info\",\"msg\":\"one\"}\n{\"level\":\"debug\",\"msg\":\"noise\"}\n\n";
@@ -151,8 +153,9 @@ test_yaml_is_the_secure_template(void **state) {
   al_buf_init(&b, 0);
   snprintf(spec.image.cmdline, sizeof spec.image.cmdline, "a=\"b\"");
   assert_int_equal(al__lima_yaml(&lima, &spec, &b, &err), 0);
-  const char *const lines[] = {"\nplain: true\n", "\nmounts: []\n", "\n    cmdline: \"a=\\\"b\\\"\"\n", "\ncpus: 3\nmemory: \"1536MiB\"\ndisk: \"20GiB\"\n",
-    "forwardAgent: false", "\npropagateProxyEnv: false\n", "hostResolver: {enabled: false", "  permissions: \"600\"\n", "\nvmType: \"qemu\"\n"};
+  const char *const lines[] = {"\nplain: true\n", "\nmounts: []\n", "\n    cmdline: \"a=\\\"b\\\"\"\n",
+    "\ncpus: 3\nmemory: \"1536MiB\"\ndisk: \"20GiB\"\n", "forwardAgent: false", "\npropagateProxyEnv: false\n",
+    "hostResolver: {enabled: false", "  permissions: \"600\"\n", "\nvmType: \"qemu\"\n"};
   for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
     if (!strstr((char *) b.data, lines[i])) fail_msg("no “%s” in\n%s", lines[i], (char *) b.data);
   }
@@ -175,7 +178,8 @@ test_qemu_words_are_quoted(void **state) {
   snprintf(lima.qemu, sizeof lima.qemu, "/q");
   spec.network = AL_NETWORK_NONE;
   assert_int_equal(al__lima_qemu_words(&lima, &spec, &b), 0);
-  snprintf(want, sizeof want, "'/a b/it'\\''s' '--agent-lane-policy' '1' '--qemu' '/q' '--network' 'none' '--accel' 'tcg' '--owner' '%ld:%llu' '--log' '%s/warden.log' '--'",
+  snprintf(want, sizeof want,
+    "'/a b/it'\\''s' '--agent-lane-policy' '1' '--qemu' '/q' '--network' 'none' '--accel' 'tcg' '--owner' '%ld:%llu' '--log' '%s/warden.log' '--'",
     (long) getpid(), (unsigned long long) spec.owner.start, spec.dir);
   assert_string_equal((char *) b.data, want);
   al_buf_deinit(&b);
@@ -253,8 +257,8 @@ test_build_makes_a_whole_directory(void **state) {
   struct stat st;
   assert_int_equal(stat(spec.dir, &st), 0);
   assert_int_equal(st.st_mode & 07777, 0700);
-  static const char *const want[][2] = {{"kernel", "the kernel"}, {"initrd", "the initrd"}, {"disk", "overlay\n"}, {"lima-version", "v2.2.0"},
-    {"kernel.cmdline", "root=/dev/vda quiet"}};
+  static const char *const want[][2] = {{"kernel", "the kernel"}, {"initrd", "the initrd"}, {"disk", "overlay\n"},
+    {"lima-version", "v2.2.0"}, {"kernel.cmdline", "root=/dev/vda quiet"}};
   for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
     char *text = slurp(in("h/lima/" NAME "/%s", want[i][0]));
     assert_string_equal(text, want[i][1]);
@@ -264,7 +268,9 @@ test_build_makes_a_whole_directory(void **state) {
   assert_int_equal(st.st_mode & 07777, 0600);
   char *record = slurp(in("h/lima/" NAME "/%s", "agent-lane.json")), want_record[200];
   assert_int_equal(stat(spec.dir, &st), 0);
-  snprintf(want_record, sizeof want_record, "{\"name\":\"" NAME "\",\"row\":7,\"dev\":%ju,\"ino\":%ju,\"created\":", (uintmax_t) st.st_dev, (uintmax_t) st.st_ino);
+  snprintf(want_record, sizeof want_record,
+    "{\"name\":\"" NAME "\",\"row\":7,\"dev\":%ju,\"ino\":%ju,\"created\":", (uintmax_t) st.st_dev,
+    (uintmax_t) st.st_ino);
   assert_int_equal(strncmp(record, want_record, strlen(want_record)), 0);
   al_free(record);
   assert_false(exists(in("h/lima/_tmp.%s", NAME)));
@@ -315,7 +321,8 @@ real_answer(void) {
     "\"archives\":[{\"location\":\"x\",\"arch\":\"x86_64\"}]},\"guestInstallPrefix\":\"/usr/local\",\"hostResolver\":{\"enabled\":false,\"ipv6\":false},\"propagateProxyEnv\":false,"
     "\"caCerts\":{\"removeDefaults\":false},\"plain\":true,\"timezone\":\"\",\"nestedVirtualization\":false,\"user\":{\"name\":\"lane\",\"comment\":\"\",\"home\":\"/home/lane\","
     "\"shell\":\"/bin/bash\",\"uid\":1000,\"passwordlessSudo\":true},\"tpm\":false},\"sshAddress\":\"127.0.0.1\",\"protected\":false,\"limaVersion\":\"v2.2.0\"}",
-    NAME, NAME, spec.dir, lima.arch, spec.dir, lima.arch, lima.arch, spec.image.disk, lima.arch, spec.image.kernel, lima.arch, spec.image.initrd, lima.arch, firmware, spec.proof);
+    NAME, NAME, spec.dir, lima.arch, spec.dir, lima.arch, lima.arch, spec.image.disk, lima.arch, spec.image.kernel,
+    lima.arch, spec.image.initrd, lima.arch, firmware, spec.proof);
 }
 
 /* The real answer with the first `from` replaced, compared. */
@@ -338,7 +345,8 @@ test_compare_accepts_what_we_asked_for(void **state) {
   (void) state;
   if (compare_with("\"tpm\":false", "\"tpm\":false", &err)) fail_msg("%s", err.msg);
   /* A key that says nothing passes, however deep. */
-  if (compare_with("\"tpm\":false", "\"later\":{\"a\":[{\"b\":null,\"c\":0,\"d\":\"\"}],\"e\":{}}", &err)) fail_msg("%s", err.msg);
+  if (compare_with("\"tpm\":false", "\"later\":{\"a\":[{\"b\":null,\"c\":0,\"d\":\"\"}],\"e\":{}}", &err))
+    fail_msg("%s", err.msg);
 }
 
 static void
@@ -391,7 +399,8 @@ test_compare_refuses_every_difference(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     al_err_t err;
     int rc = compare_with(cases[i].from, cases[i].to, &err);
-    if (rc != AL_ECONFIG_REFUSED || !strstr(err.msg, cases[i].named)) fail_msg("%s -> %s: %d “%s”", cases[i].from, cases[i].to, rc, err.msg);
+    if (rc != AL_ECONFIG_REFUSED || !strstr(err.msg, cases[i].named))
+      fail_msg("%s -> %s: %d “%s”", cases[i].from, cases[i].to, rc, err.msg);
     assert_null(strstr(err.msg, spec.proof));
   }
   al_err_t err;
@@ -472,7 +481,8 @@ test_accel_kvm_only_after_the_probe(void **state) {
   assert_string_equal(probes, usable ? "run\n" : ""); /* the second answer was kept */
   al_free(probes);
   snprintf(spec.image.kernel_sha256, sizeof spec.image.kernel_sha256, "other");
-  program(strcmp(lima.arch, "x86_64") == 0 ? "qemu-system-x86_64" : "qemu-system-aarch64", "echo KVM internal error; exit 1");
+  program(
+    strcmp(lima.arch, "x86_64") == 0 ? "qemu-system-x86_64" : "qemu-system-aarch64", "echo KVM internal error; exit 1");
   a = choose();
   assert_int_equal(a.accel, AL_ACCEL_TCG);
   assert_true(a.notice[0] != 0);
@@ -489,11 +499,24 @@ test_accel_kvm_only_after_the_probe(void **state) {
 int
 main(void) {
   const struct CMUnitTest tests[] = {
-    T(test_open_root_is_refused), T(test_open_missing_programs_are_named), T(test_version_is_judged), T(test_version_is_asked_once_per_file),
-    T(test_version_hanging_limactl_is_killed), T(test_last_message_is_the_last_error), T(test_yaml_quote_escapes), T(test_yaml_is_the_secure_template),
-    T(test_qemu_words_are_quoted), T(test_env_is_built_from_nothing), T(test_prepare_makes_keys_once), T(test_prepare_refuses_what_does_not_belong_there),
-    T(test_build_makes_a_whole_directory), T(test_build_failure_leaves_nothing), T(test_compare_accepts_what_we_asked_for), T(test_compare_refuses_every_difference),
-    T(test_verify_asks_lima), T(test_accel_kvm_only_after_the_probe),
+    T(test_open_root_is_refused),
+    T(test_open_missing_programs_are_named),
+    T(test_version_is_judged),
+    T(test_version_is_asked_once_per_file),
+    T(test_version_hanging_limactl_is_killed),
+    T(test_last_message_is_the_last_error),
+    T(test_yaml_quote_escapes),
+    T(test_yaml_is_the_secure_template),
+    T(test_qemu_words_are_quoted),
+    T(test_env_is_built_from_nothing),
+    T(test_prepare_makes_keys_once),
+    T(test_prepare_refuses_what_does_not_belong_there),
+    T(test_build_makes_a_whole_directory),
+    T(test_build_failure_leaves_nothing),
+    T(test_compare_accepts_what_we_asked_for),
+    T(test_compare_refuses_every_difference),
+    T(test_verify_asks_lima),
+    T(test_accel_kvm_only_after_the_probe),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

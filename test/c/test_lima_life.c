@@ -57,7 +57,8 @@ test_classify_goes_by_the_lane_directory(void **state) {
   (void) state;
 #define D "/h/lima/" NAME
 #define KIND(...) kind_of((const char *const[]){__VA_ARGS__, NULL})
-  assert_int_equal(KIND("/x/limactl", "hostagent", "--pidfile", D "/ha.pid", "--socket", D "/ha.sock", NAME), AL__PROC_HOSTAGENT);
+  assert_int_equal(
+    KIND("/x/limactl", "hostagent", "--pidfile", D "/ha.pid", "--socket", D "/ha.sock", NAME), AL__PROC_HOSTAGENT);
   assert_int_equal(KIND("/q/qemu-system-x86_64", "-m", "1", "-pidfile", D "/qemu.pid"), AL__PROC_QEMU);
   assert_int_equal(KIND("/b/warden", "--agent-lane-policy", "1", "--", "-pidfile", D "/qemu.pid"), AL__PROC_WARDEN);
   assert_int_equal(KIND("ssh: " D "/ssh.sock [mux]"), AL__PROC_SSH_MASTER);
@@ -106,7 +107,8 @@ limactl_deleted(void) {
 static void
 test_destroy_takes_only_lane_names(void **state) {
   (void) state;
-  static const char *const bad[] = {"", "..", "../x", "agent-lane-0123abcd-0123abc", "agent-lane-0123abcd-0123abcd/", "agent-lane-0123ABCD-0123abcd", "*", "_config"};
+  static const char *const bad[] = {"", "..", "../x", "agent-lane-0123abcd-0123abc", "agent-lane-0123abcd-0123abcd/",
+    "agent-lane-0123ABCD-0123abcd", "*", "_config"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     answer_t a = destroy_name(bad[i]);
     assert_answer(&a, AL_EBAD_NAME, NULL);
@@ -135,7 +137,8 @@ test_destroy_spares_a_recycled_pid(void **state) {
   write_pid("ha.pid", agent);
   al_test_write(spec.dir, "vz.pid", "12x\n");
   /* As Lima does it: kills whatever stands in the pid files, then removes the directory. */
-  script("fake_delete() { ls \"$LIMA_HOME/$1\" >$TMPDIR/seen; for f in \"$LIMA_HOME/$1\"/*.pid; do [ ! -f $f ] || kill -9 $(cat $f); done; rm -rf \"$LIMA_HOME/$1\"; }\n");
+  script(
+    "fake_delete() { ls \"$LIMA_HOME/$1\" >$TMPDIR/seen; for f in \"$LIMA_HOME/$1\"/*.pid; do [ ! -f $f ] || kill -9 $(cat $f); done; rm -rf \"$LIMA_HOME/$1\"; }\n");
   destroyed();
   char *seen = slurp(in("h/run/%s", "seen"));
   assert_non_null(strstr(seen, "ha.pid"));
@@ -152,8 +155,9 @@ test_destroy_kills_what_limactl_left(void **state) {
   (void) state;
   build();
   pid_t stranger = pretend("hostagent", "--pidfile", in("%s", "h/lima/agent-lane-other000-other000/ha.pid"), NAME);
-  pid_t left[4] = {pretend("hostagent", "--pidfile", lane("ha.pid"), NAME), pretend("-pidfile", lane("qemu.pid"), NULL, NULL),
-    pretend("shell", "--workdir", "/", NAME), pretend("start", "--timeout", "10m", NAME)};
+  pid_t left[4] = {pretend("hostagent", "--pidfile", lane("ha.pid"), NAME),
+    pretend("-pidfile", lane("qemu.pid"), NULL, NULL), pretend("shell", "--workdir", "/", NAME),
+    pretend("start", "--timeout", "10m", NAME)};
   assert_int_equal(lane_processes(), 4);
   destroyed();
   for (int i = 0; i < 4; i++) assert_false(runs(left[i]));
@@ -176,7 +180,8 @@ test_destroy_half_made_directories(void **state) {
 static void
 test_destroy_when_limactl_hangs_fails_or_is_gone(void **state) {
   (void) state;
-  static const char *const scripts[] = {"fake_delete() { trap '' TERM; sleep 60 & while :; do wait; done; }\n", "fake_delete() { fatal 'instance is protected'; }\n",
+  static const char *const scripts[] = {"fake_delete() { trap '' TERM; sleep 60 & while :; do wait; done; }\n",
+    "fake_delete() { fatal 'instance is protected'; }\n",
     "fake_delete() { rm \"$LIMA_HOME/$1/agent-lane.json\" \"$LIMA_HOME/$1/disk\"; kill -9 $$; }\n"};
   lima.delete_ms = 200;
   for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
@@ -264,14 +269,21 @@ boot_fails(const char *how, uint64_t deadline_ms, int code, const char *text) {
 static void
 test_boot_failures_say_why(void **state) {
   (void) state;
-  boot_fails("fake_start() { fatal 'disk shrinking is not supported'; }\n", 5000, AL_ESTART_FAILED, "disk shrinking is not supported");
-  boot_fails("fake_start() { echo 'limactl: must not run as the root user' >&2; exit 1; }\n", 5000, AL_ESTART_FAILED, "must not run as the root user");
+  boot_fails("fake_start() { fatal 'disk shrinking is not supported'; }\n", 5000, AL_ESTART_FAILED,
+    "disk shrinking is not supported");
+  boot_fails("fake_start() { echo 'limactl: must not run as the root user' >&2; exit 1; }\n", 5000, AL_ESTART_FAILED,
+    "must not run as the root user");
   boot_fails("fake_start() { kill -9 $$; }\n", 5000, AL_ESTART_FAILED, "signal 9");
-  boot_fails("fake_start() { echo '{\"level\":\"fatal\",\"msg\":\"no firmware\"}' >$LIMA_HOME/$1/ha.stderr.log; event $1 '{\"exiting\":true,\"errors\":[\"e1\",\"e2\"]}'; sleep 60; }\n",
+  boot_fails(
+    "fake_start() { echo '{\"level\":\"fatal\",\"msg\":\"no firmware\"}' >$LIMA_HOME/$1/ha.stderr.log; event $1 '{\"exiting\":true,\"errors\":[\"e1\",\"e2\"]}'; sleep 60; }\n",
     5000, AL_ESTART_FAILED, "reported: e2; its log ends with: no firmware");
-  boot_fails("fake_start() { echo 'warden: refused: unknown argument -virtfs' >$LIMA_HOME/$1/warden.log; fatal 'exit status 1'; }\n", 5000, AL_EWARDEN_REFUSED, "-virtfs");
-  boot_fails("fake_start() { event $1 '{\"sshLocalPort\":70000}'; sleep 60; }\n", 5000, AL_ESTART_FAILED, "port that is none");
-  boot_fails("fake_start() { echo junk >$LIMA_HOME/$1/ha.stdout.log; event $1 '{}'; sleep 60; }\n", 500, AL_ESTART_TIMEOUT, "ssh port");
+  boot_fails(
+    "fake_start() { echo 'warden: refused: unknown argument -virtfs' >$LIMA_HOME/$1/warden.log; fatal 'exit status 1'; }\n",
+    5000, AL_EWARDEN_REFUSED, "-virtfs");
+  boot_fails(
+    "fake_start() { event $1 '{\"sshLocalPort\":70000}'; sleep 60; }\n", 5000, AL_ESTART_FAILED, "port that is none");
+  boot_fails("fake_start() { echo junk >$LIMA_HOME/$1/ha.stdout.log; event $1 '{}'; sleep 60; }\n", 500,
+    AL_ESTART_TIMEOUT, "ssh port");
   boot_fails("fake_start() { event $1 '{\"sshLocalPort\":1}'; sleep 60; }\n", 500, AL_ESTART_TIMEOUT, "QEMU to listen");
 }
 
@@ -282,7 +294,8 @@ test_boot_port_of_a_stranger_is_refused(void **state) {
   socklen_t n = sizeof at;
   char how[200];
   int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  assert_true(s >= 0 && bind(s, (struct sockaddr *) &at, sizeof at) == 0 && listen(s, 8) == 0 && getsockname(s, (struct sockaddr *) &at, &n) == 0);
+  assert_true(s >= 0 && bind(s, (struct sockaddr *) &at, sizeof at) == 0 && listen(s, 8) == 0 &&
+    getsockname(s, (struct sockaddr *) &at, &n) == 0);
   snprintf(how, sizeof how, "fake_start() { event $1 '{\"sshLocalPort\":%u}'; sleep 60; }\n", ntohs(at.sin_port));
   boot_fails(how, 5000, AL_EPEER_UNPROVEN, "not by the lane's QEMU");
   close(s);
@@ -290,7 +303,9 @@ test_boot_port_of_a_stranger_is_refused(void **state) {
 
 #define QEMU(banner, delay) QEMU_AFTER("", banner, delay)
 #define QEMU_AFTER(first, banner, delay) \
-  "fake_start() { " first " rm -f $TMPDIR/port; PATH=$PATH:/usr/local/bin setsid python3 \"$(cat $TMPDIR/here)/test/fixtures/fake-qemu.py\" $TMPDIR/port '" banner "' " delay \
+  "fake_start() { " first \
+  " rm -f $TMPDIR/port; PATH=$PATH:/usr/local/bin setsid python3 \"$(cat $TMPDIR/here)/test/fixtures/fake-qemu.py\" $TMPDIR/port '" banner \
+  "' " delay \
   " -pidfile $LIMA_HOME/$1/qemu.pid </dev/null >/dev/null 2>&1 &\n until [ -s $TMPDIR/port ]; do sleep 0.02; done; event $1 \"{\\\"sshLocalPort\\\":$(cat $TMPDIR/port)}\"; "
 
 static void
@@ -324,7 +339,9 @@ static void
 test_boot_sees_a_config_that_appears(void **state) {
   (void) state;
   write_here();
-  boot_fails(QEMU_AFTER("mkdir -p $LIMA_HOME/_config; : >$LIMA_HOME/_config/override.yaml;", "SSH-2.0-x", "0") "sleep 60; }\n", 15000, AL_ECONFIG_REFUSED, "override.yaml");
+  boot_fails(
+    QEMU_AFTER("mkdir -p $LIMA_HOME/_config; : >$LIMA_HOME/_config/override.yaml;", "SSH-2.0-x", "0") "sleep 60; }\n",
+    15000, AL_ECONFIG_REFUSED, "override.yaml");
 }
 
 static void
@@ -348,10 +365,19 @@ test_boot_close_before_the_answer(void **state) {
 int
 main(void) {
   const struct CMUnitTest tests[] = {
-    T(test_classify_goes_by_the_lane_directory), T(test_destroy_takes_only_lane_names), T(test_destroy_is_idempotent), T(test_destroy_spares_a_recycled_pid),
-    T(test_destroy_kills_what_limactl_left), T(test_destroy_half_made_directories), T(test_destroy_when_limactl_hangs_fails_or_is_gone),
-    T(test_destroy_refuses_what_is_not_ours), T(test_boot_failures_say_why), T(test_boot_port_of_a_stranger_is_refused), T(test_boot_ends_with_the_banner),
-    T(test_boot_sees_a_config_that_appears), T(test_boot_close_before_the_answer),
+    T(test_classify_goes_by_the_lane_directory),
+    T(test_destroy_takes_only_lane_names),
+    T(test_destroy_is_idempotent),
+    T(test_destroy_spares_a_recycled_pid),
+    T(test_destroy_kills_what_limactl_left),
+    T(test_destroy_half_made_directories),
+    T(test_destroy_when_limactl_hangs_fails_or_is_gone),
+    T(test_destroy_refuses_what_is_not_ours),
+    T(test_boot_failures_say_why),
+    T(test_boot_port_of_a_stranger_is_refused),
+    T(test_boot_ends_with_the_banner),
+    T(test_boot_sees_a_config_that_appears),
+    T(test_boot_close_before_the_answer),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

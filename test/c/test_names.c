@@ -20,8 +20,9 @@ test_names_made_ones_are_valid(void **state) {
 
 static void
 test_names_others_are_invalid(void **state) {
-  static const char *const bad[] = {"", "agent-lane-", "agent-lane-0000000-00000000", "agent-lane-00000000-0000000", "agent-lane-00000000-000000000",
-    "agent-lane-00000000_00000000", "agent-lane-0000000A-00000000", "agent-lane-../..xxx-00000000", "Agent-lane-00000000-00000000", "agent-lane-00000000-0000000\n",
+  static const char *const bad[] = {"", "agent-lane-", "agent-lane-0000000-00000000", "agent-lane-00000000-0000000",
+    "agent-lane-00000000-000000000", "agent-lane-00000000_00000000", "agent-lane-0000000A-00000000",
+    "agent-lane-../..xxx-00000000", "Agent-lane-00000000-00000000", "agent-lane-00000000-0000000\n",
     "agent-lane-00000000-0000000 "};
   (void) state;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
@@ -33,10 +34,12 @@ test_names_others_are_invalid(void **state) {
 static void
 test_names_guest_paths(void **state) {
   static const char *const good[] = {"/a", "/a/b", "/.a/..b/...", "/a b/\xc3\xa4", "/..."};
-  static const char *const bad[] = {"", "a", "a/b", "/", "//", "/a/", "/a//b", "/./a", "/a/.", "/a/..", "/../a", "/a/../b", "//a"};
+  static const char *const bad[] = {
+    "", "a", "a/b", "/", "//", "/a/", "/a//b", "/./a", "/a/.", "/a/..", "/../a", "/a/../b", "//a"};
   al_err_t err;
   (void) state;
-  for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) assert_int_equal(al_guest_path_check(good[i], strlen(good[i]), &err), 0);
+  for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+    assert_int_equal(al_guest_path_check(good[i], strlen(good[i]), &err), 0);
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
     if (al_guest_path_check(bad[i], strlen(bad[i]), &err) != AL_EGUEST_PATH_INVALID) fail_msg("%s", bad[i]);
   assert_int_equal(al_guest_path_check("/a\0b", 4, &err), AL_EGUEST_PATH_INVALID);
@@ -56,11 +59,12 @@ test_names_guest_path_length(void **state) {
 
 static void
 test_names_dotgit(void **state) {
-  static const char *const git[] = {".git", ".GIT", ".Git", ".git.", ".git ", ".git . .", "git~1", "GIT~1", "git~1 ", ".git:x", ".git::$INDEX_ALLOCATION",
-    ".git\\x", ".git .:x", ".g\xe2\x80\x8cit", "\xe2\x80\x8d.git", ".git\xef\xbb\xbf", ".g\xe2\x80\xaeit", ".gi\xe2\x81\xaat\xe2\x81\xaf", ".git\xe2\x80\x8f. ",
+  static const char *const git[] = {".git", ".GIT", ".Git", ".git.", ".git ", ".git . .", "git~1", "GIT~1", "git~1 ",
+    ".git:x", ".git::$INDEX_ALLOCATION", ".git\\x", ".git .:x", ".g\xe2\x80\x8cit", "\xe2\x80\x8d.git",
+    ".git\xef\xbb\xbf", ".g\xe2\x80\xaeit", ".gi\xe2\x81\xaat\xe2\x81\xaf", ".git\xe2\x80\x8f. ",
     ".git. \xe2\x80\x8f."};
-  static const char *const other[] = {"", "git", ".gi", ".gitx", ".gitignore", ".git~1", "x.git", "..git", " .git", "git~2x", "git~", ".git x", ".git.x", ".g it",
-    ".g\xe2\x80\x90it", ".g\xe2\x80it", ".g\xc3\xa4it", ".", ".. "};
+  static const char *const other[] = {"", "git", ".gi", ".gitx", ".gitignore", ".git~1", "x.git", "..git", " .git",
+    "git~2x", "git~", ".git x", ".git.x", ".g it", ".g\xe2\x80\x90it", ".g\xe2\x80it", ".g\xc3\xa4it", ".", ".. "};
   (void) state;
   for (size_t i = 0; i < sizeof git / sizeof git[0]; i++)
     if (!al_is_dotgit(git[i], strlen(git[i]))) fail_msg("missed %s", git[i]);

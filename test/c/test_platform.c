@@ -81,7 +81,8 @@ test_platform_read_file_cap_and_neighbours(void **state) {
   assert_int_equal(al_plat_read_file(c->fd, "empty", 0, &text, &n), 0);
   assert_string_equal(text, "");
   al_free(text);
-  assert_int_equal(al_plat_read_file(AT_FDCWD, "/proc/self/status", 1 << 16, &text, &n), 0); /* size 0 says nothing there */
+  assert_int_equal(
+    al_plat_read_file(AT_FDCWD, "/proc/self/status", 1 << 16, &text, &n), 0); /* size 0 says nothing there */
   assert_true(n > 100);
   al_free(text);
   assert_int_equal(al_plat_read_file(AT_FDCWD, "/proc/self/status", 100, &text, &n), -EFBIG);
@@ -148,9 +149,18 @@ check_beneath(ctx_t *c, opener op, const char *file) {
     const char *path;
     int flags, rc;
   } cases[] = {
-    {"d/e/f", O_RDONLY, 0}, {"d//e/./f", O_RDONLY, 0}, {"in-link", O_RDONLY, -ELOOP}, {"dir-link/f", O_RDONLY, -ELOOP},
-    {"out-link", O_RDONLY, -ELOOP}, {"abs-link/passwd", O_RDONLY, -ELOOP}, {"d/absent", O_RDONLY, -ENOENT}, {"absent/x", O_RDONLY, -ENOENT},
-    {"d/e/f/x", O_RDONLY, -ENOTDIR}, {"dangling", O_CREAT | O_WRONLY, -ELOOP}, {"d", O_RDONLY | O_DIRECTORY, 0}, {file, O_CREAT | O_EXCL | O_WRONLY, 0},
+    {"d/e/f", O_RDONLY, 0},
+    {"d//e/./f", O_RDONLY, 0},
+    {"in-link", O_RDONLY, -ELOOP},
+    {"dir-link/f", O_RDONLY, -ELOOP},
+    {"out-link", O_RDONLY, -ELOOP},
+    {"abs-link/passwd", O_RDONLY, -ELOOP},
+    {"d/absent", O_RDONLY, -ENOENT},
+    {"absent/x", O_RDONLY, -ENOENT},
+    {"d/e/f/x", O_RDONLY, -ENOTDIR},
+    {"dangling", O_CREAT | O_WRONLY, -ELOOP},
+    {"d", O_RDONLY | O_DIRECTORY, 0},
+    {file, O_CREAT | O_EXCL | O_WRONLY, 0},
     {file, O_CREAT | O_EXCL | O_WRONLY, -EEXIST},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -173,7 +183,8 @@ test_platform_open_beneath_follows_no_link(void **state) {
   check_beneath(c, al_plat_open_beneath, "d/new1");
   check_beneath(c, al__plat_open_walk, "d/new2");
   static const char *const outside[] = {"", "/etc/passwd", "..", "../x", "d/../d/e", "d/.."};
-  for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) assert_int_equal(al_plat_open_beneath(c->fd, outside[i], O_RDONLY, 0), -EXDEV);
+  for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
+    assert_int_equal(al_plat_open_beneath(c->fd, outside[i], O_RDONLY, 0), -EXDEV);
   int fd = al_plat_open_beneath(c->fd, "..x", O_CREAT | O_WRONLY, 0600);
   assert_true(fd >= 0);
   close(fd);
@@ -229,7 +240,8 @@ test_platform_clone_keeps_holes(void **state) {
 static void
 test_platform_remove_tree(void **state) {
   ctx_t *c = *state;
-  mkdirat(c->fd, "t", 0700), mkdirat(c->fd, "t/a", 0700), mkdirat(c->fd, "t/a/b", 0700), mkdirat(c->fd, "t/c", 0700), mkdirat(c->fd, "keep", 0700);
+  mkdirat(c->fd, "t", 0700), mkdirat(c->fd, "t/a", 0700), mkdirat(c->fd, "t/a/b", 0700), mkdirat(c->fd, "t/c", 0700),
+    mkdirat(c->fd, "keep", 0700);
   al_test_write(c->dir, "keep/file", "x"), al_test_write(c->dir, "t/a/f", ""), al_test_write(c->dir, "t/a/b/g", "");
   link_to(c, "../keep", "t/link"), link_to(c, "../../keep/file", "t/a/link"), mkfifoat(c->fd, "t/fifo", 0600);
   assert_int_equal(al_plat_remove_tree(c->fd, "t"), 0);
@@ -357,13 +369,15 @@ test_platform_find_program_checks_a_named_one(void **state) {
   al_err_t err;
   umask(022);
   mkdirat(c->fd, "good", 0755), mkdirat(c->fd, "world", 0755), set_mode(c, "world", 0777);
-  program(c, "good/tool", 0755), program(c, "good/open", 0757), program(c, "world/tool", 0755), program(c, "good/plain", 0600);
+  program(c, "good/tool", 0755), program(c, "good/open", 0757), program(c, "world/tool", 0755),
+    program(c, "good/plain", 0600);
   link_to(c, "tool", "good/link"), link_to(c, "../world/tool", "good/trap");
   static const struct {
     const char *name;
     int rc;
-  } cases[] = {{"good/tool", 0}, {"good/link", 0}, {"good/open", AL_EPROGRAM_UNSAFE}, {"world/tool", AL_EPROGRAM_UNSAFE},
-    {"good/trap", AL_EPROGRAM_UNSAFE}, {"good/plain", -ENOENT}, {"good/absent", -ENOENT}, {"good", -ENOENT}};
+  } cases[] = {{"good/tool", 0}, {"good/link", 0}, {"good/open", AL_EPROGRAM_UNSAFE},
+    {"world/tool", AL_EPROGRAM_UNSAFE}, {"good/trap", AL_EPROGRAM_UNSAFE}, {"good/plain", -ENOENT},
+    {"good/absent", -ENOENT}, {"good", -ENOENT}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     snprintf(path, sizeof path, "%s/%s", c->dir, cases[i].name);
     int rc = al_plat_find_program(path, "/bin", out, sizeof out, &err);

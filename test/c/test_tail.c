@@ -37,7 +37,8 @@ test_tail_equals_the_end_for_all_chunkings(void **state) {
       al_tail_t t;
       char want[16] = {0};
       al_tail_init(&t, cap);
-      for (size_t i = 0; i < sizeof all; i += chunk) al_tail_append(&t, all + i, chunk < sizeof all - i ? chunk : sizeof all - i);
+      for (size_t i = 0; i < sizeof all; i += chunk)
+        al_tail_append(&t, all + i, chunk < sizeof all - i ? chunk : sizeof all - i);
       memcpy(want, all + sizeof all - cap, cap);
       expect(&t, want, sizeof all - cap);
       al_tail_deinit(&t);

@@ -124,10 +124,12 @@ static void
 test_shell_failures_say_why(void **state) {
   (void) state;
   shell_fails("fake_shell() { fatal 'instance is stopped'; }\n", 10000, AL_ESTART_FAILED, "instance is stopped");
-  shell_fails("fake_shell() { exec >&-; echo 'sudo: a password is required' >&2; exit 1; }\n", 10000, AL_ESTART_FAILED, "a password is required");
+  shell_fails("fake_shell() { exec >&-; echo 'sudo: a password is required' >&2; exit 1; }\n", 10000, AL_ESTART_FAILED,
+    "a password is required");
   shell_fails("fake_shell() { sleep 60; }\n", 300, AL_ESTART_TIMEOUT, "waited in vain");
   shell_fails("fake_login() { head -c 17000 /dev/zero; sleep 60; }\n", 10000, AL_ESTART_FAILED, "16 KiB");
-  shell_fails("fake_login() { head -c 99 <<<$'\\n'\"$token\"$'\\nhello'; sleep 60; }\n", 10000 /* one write */, AL_EPROTOCOL_VIOLATION, "before it was asked");
+  shell_fails("fake_login() { head -c 99 <<<$'\\n'\"$token\"$'\\nhello'; sleep 60; }\n", 10000 /* one write */,
+    AL_EPROTOCOL_VIOLATION, "before it was asked");
   unlink(lima.agent[0]), unlink(lima.agent[1]);
   shell_fails("", 10000, -ENOENT, "cannot be read");
   lima.agent[0][0] = lima.agent[1][0] = 0;
@@ -139,7 +141,8 @@ test_shell_failures_say_why(void **state) {
 static void
 test_shell_tries_again_when_ssh_failed(void **state) {
   (void) state;
-  shell_opens("fake_login() { echo x >>$TMPDIR/tries; [ $(wc -l <$TMPDIR/tries) -ge 3 ] || { echo 'kex_exchange: closed' >&2; exit 255; }; }\n");
+  shell_opens(
+    "fake_login() { echo x >>$TMPDIR/tries; [ $(wc -l <$TMPDIR/tries) -ge 3 ] || { echo 'kex_exchange: closed' >&2; exit 255; }; }\n");
   shell_fails("fake_shell() { echo 'kex_exchange: closed' >&2; exit 255; }\n", 10000, AL_ESTART_FAILED, "kex_exchange");
   unlink(in("h/run/%s", "fake.calls"));
   shell_fails("fake_shell() { echo 'sudo: no' >&2; exit 1; }\n", 10000, AL_ESTART_FAILED, "sudo: no");
@@ -186,7 +189,8 @@ test_shell_child_that_dies_is_eof(void **state) {
 static void
 test_local_is_a_program_of_this_machine(void **state) {
   (void) state;
-  static const char *const cat[] = {"/bin/cat", NULL}, *const none[] = {"/nonexistent", NULL}, *const relative[] = {"cat", NULL}, *const env[] = {NULL};
+  static const char *const cat[] = {"/bin/cat", NULL}, *const none[] = {"/nonexistent", NULL},
+                           *const relative[] = {"cat", NULL}, *const env[] = {NULL};
   side_t s = {.opened = false}, gone = {.opened = false};
   al_transport_t *t;
   assert_int_equal(al_transport_local(&loop, relative, env, &cbs, &s, &t), -EINVAL);
@@ -211,7 +215,11 @@ test_local_is_a_program_of_this_machine(void **state) {
 int
 main(void) {
   const struct CMUnitTest tests[] = {
-    T(test_shell_delivers_the_agent_and_opens), T(test_shell_failures_say_why), T(test_shell_tries_again_when_ssh_failed), T(test_shell_close_at_any_time), T(test_shell_child_that_dies_is_eof),
+    T(test_shell_delivers_the_agent_and_opens),
+    T(test_shell_failures_say_why),
+    T(test_shell_tries_again_when_ssh_failed),
+    T(test_shell_close_at_any_time),
+    T(test_shell_child_that_dies_is_eof),
     T(test_local_is_a_program_of_this_machine),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,8 @@ encode(uint32_t cp, uint8_t out[4]) {
   if (cp < 0x80) return out[0] = (uint8_t) cp, 1;
   if (cp < 0x800) return out[0] = (uint8_t) (0xc0 | cp >> 6), out[1] = (uint8_t) (0x80 | (cp & 63)), 2;
   if (cp < 0x10000)
-    return out[0] = (uint8_t) (0xe0 | cp >> 12), out[1] = (uint8_t) (0x80 | (cp >> 6 & 63)), out[2] = (uint8_t) (0x80 | (cp & 63)), 3;
+    return out[0] = (uint8_t) (0xe0 | cp >> 12), out[1] = (uint8_t) (0x80 | (cp >> 6 & 63)),
+           out[2] = (uint8_t) (0x80 | (cp & 63)), 3;
   out[0] = (uint8_t) (0xf0 | cp >> 18), out[1] = (uint8_t) (0x80 | (cp >> 12 & 63));
   return out[2] = (uint8_t) (0x80 | (cp >> 6 & 63)), out[3] = (uint8_t) (0x80 | (cp & 63)), 4;
 }
@@ -31,10 +32,12 @@ test_utf8_every_code_point(void **state) {
 
 static void
 test_utf8_overlong_forms_are_invalid(void **state) {
-  static const char *const bad[] = {"\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80", "\xf0\x8f\xbf\xbf",
-    "\x80", "\xbf", "\xfe", "\xff", "\xf5\x80\x80\x80", "\xc3", "a\xc3(", "\xe2\x82", "\xe2(\xa1", "\xed\xa0\x80"};
+  static const char *const bad[] = {"\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80",
+    "\xf0\x8f\xbf\xbf", "\x80", "\xbf", "\xfe", "\xff", "\xf5\x80\x80\x80", "\xc3", "a\xc3(", "\xe2\x82", "\xe2(\xa1",
+    "\xed\xa0\x80"};
   (void) state;
-  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(al_utf8_valid((const uint8_t *) bad[i], strlen(bad[i])));
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+    assert_false(al_utf8_valid((const uint8_t *) bad[i], strlen(bad[i])));
   assert_true(al_utf8_valid(NULL, 0));
 }
 

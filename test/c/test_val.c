@@ -32,7 +32,8 @@ test_val_text_and_bytes_are_terminated(void **state) {
   (void) state;
   char *p = al_malloc(4);
   memcpy(p, "a\0b", 3);
-  al_val_t *t = al_val_textn("abc", 2), *b = al_val_bytes("x\0y", 3), *k = al_val_bytes_take(p, 3), *n = al_val_text(NULL), *e = al_val_bytes(NULL, 0);
+  al_val_t *t = al_val_textn("abc", 2), *b = al_val_bytes("x\0y", 3), *k = al_val_bytes_take(p, 3),
+           *n = al_val_text(NULL), *e = al_val_bytes(NULL, 0);
   assert_string_equal(t->text, "ab");
   assert_memory_equal(b->text, "x\0y\0", 4);
   assert_memory_equal(k->text, "a\0b\0", 4);

@@ -37,8 +37,9 @@ test_version_older(void **state) {
   static const struct {
     const char *text;
     bool older;
-  } known[] = {{"2.2.0", false}, {"2.2.1-rc.1", false}, {"2.2.0-16-gf3dc6ed", false}, {"2.3.0-beta.1", false}, {"10.0.0", false},
-    {"2.1.99", true}, {"1.99.9", true}, {"2.2.0-alpha", true}, {"2.2.0-beta.0", true}, {"2.2.0-rc.1", true}};
+  } known[] = {{"2.2.0", false}, {"2.2.1-rc.1", false}, {"2.2.0-16-gf3dc6ed", false}, {"2.3.0-beta.1", false},
+    {"10.0.0", false}, {"2.1.99", true}, {"1.99.9", true}, {"2.2.0-alpha", true}, {"2.2.0-beta.0", true},
+    {"2.2.0-rc.1", true}};
   (void) state;
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     al_version_t v;

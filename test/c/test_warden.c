@@ -6,8 +6,10 @@
 
 static void
 test_warden_questions_pass(void **state) {
-  static const char *const good[][5] = {{"--version"}, {"-M", "none", "-accel", "help"}, {"-M", "none", "-netdev", "help"}, {"-machine", "help"}, {"-cpu", "help", "-machine", "q35"}};
-  static const char *const bad[][6] = {{"-version"}, {"--help"}, {"-M", "none"}, {"-M", "none", "-accel", "help", "-nographic"}, {"--version", "-nic", "user"}, {"-M", "q35", "-accel", "help"},
+  static const char *const good[][5] = {{"--version"}, {"-M", "none", "-accel", "help"},
+    {"-M", "none", "-netdev", "help"}, {"-machine", "help"}, {"-cpu", "help", "-machine", "q35"}};
+  static const char *const bad[][6] = {{"-version"}, {"--help"}, {"-M", "none"},
+    {"-M", "none", "-accel", "help", "-nographic"}, {"--version", "-nic", "user"}, {"-M", "q35", "-accel", "help"},
     {"-cpu", "help", "-machine", "none"}, {"-netdev", "help"}, {"disk.qcow2"}};
   line_t l;
   char text[2048];
@@ -37,7 +39,8 @@ test_warden_questions_without_policy_go_to_path(void **state) {
   char *kept = strdup(getenv("PATH"));
   (void) state;
   write_qemu("echo asked; exit 7");
-  snprintf(name, sizeof name, "bin/qemu-system-%s", sizeof(void *) == 8 && access("/lib/ld-linux-aarch64.so.1", F_OK) == 0 ? "aarch64" : "x86_64");
+  snprintf(name, sizeof name, "bin/qemu-system-%s",
+    sizeof(void *) == 8 && access("/lib/ld-linux-aarch64.so.1", F_OK) == 0 ? "aarch64" : "x86_64");
   assert_int_equal(rename(qemu, in(name)), 0);
   add(&l, warden), add(&l, "--version");
   setenv("PATH", in("bin"), 1);
@@ -56,9 +59,12 @@ test_warden_policy_must_be_whole(void **state) {
   static const struct {
     int at; /* index of the word in the line that is replaced; the value after it when odd */
     const char *to, *word;
-  } bad[] = {{2, "2", "policy version"}, {2, "", "policy version"}, {1, "--agent-lane", "unknown policy word"}, {4, "qemu", "absolute"}, {4, "/nowhere/qemu", "not a program"},
-    {4, "/etc/passwd", "cannot be run"}, {4, "/tmp", "not a program"}, {6, "closed", "--network"}, {6, "None", "--network"}, {8, "xen", "--accel"}, {10, "1:1", "--owner"}, {10, "77", "--owner"},
-    {10, "77:", "--owner"}, {10, "77:1x", "--owner"}, {10, "-5:1", "--owner"}, {10, " 77:1", "--owner"}, {12, "warden.log", "--log"}, {5, "--qemu", "given twice"}, {13, "-", "unknown policy word"}};
+  } bad[] = {{2, "2", "policy version"}, {2, "", "policy version"}, {1, "--agent-lane", "unknown policy word"},
+    {4, "qemu", "absolute"}, {4, "/nowhere/qemu", "not a program"}, {4, "/etc/passwd", "cannot be run"},
+    {4, "/tmp", "not a program"}, {6, "closed", "--network"}, {6, "None", "--network"}, {8, "xen", "--accel"},
+    {10, "1:1", "--owner"}, {10, "77", "--owner"}, {10, "77:", "--owner"}, {10, "77:1x", "--owner"},
+    {10, "-5:1", "--owner"}, {10, " 77:1", "--owner"}, {12, "warden.log", "--log"}, {5, "--qemu", "given twice"},
+    {13, "-", "unknown policy word"}};
   line_t l;
   (void) state;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -89,7 +95,8 @@ started(const char *network, const char *accel, int drop_to_tcg) {
   start_line(&l, network, accel);
   if (drop_to_tcg) { /* what Lima passes where there is no /dev/kvm */
     l.argv[l.first + 5] = "q35,vmport=off";
-    static const char *const more[] = {"-accel", "tcg,thread=multi,tb-size=512", "-global", "ICH9-LPC.disable_s3=1", "-global", "ICH9-LPC.disable_s4=1"};
+    static const char *const more[] = {
+      "-accel", "tcg,thread=multi,tb-size=512", "-global", "ICH9-LPC.disable_s3=1", "-global", "ICH9-LPC.disable_s4=1"};
     for (size_t i = 0; i < 6; i++) add(&l, more[i]);
   }
   unlink(in("seen"));
@@ -111,7 +118,8 @@ expect_line(const char *seen, const char *line, int times) {
 
 static void
 test_warden_adds_the_policy(void **state) {
-  const char *restricted = "user,id=net0,net=192.168.5.0/24,dhcpstart=192.168.5.15,hostfwd=tcp:127.0.0.1:40123-:22,restrict=on,ipv6=off";
+  const char *restricted =
+    "user,id=net0,net=192.168.5.0/24,dhcpstart=192.168.5.15,hostfwd=tcp:127.0.0.1:40123-:22,restrict=on,ipv6=off";
   const char *open_net = "user,id=net0,net=192.168.5.0/24,dhcpstart=192.168.5.15,hostfwd=tcp:127.0.0.1:40123-:22";
   char disk[256];
   (void) state;
@@ -125,7 +133,8 @@ test_warden_adds_the_policy(void **state) {
     expect_line(seen, i == 1 ? "host" : "max", 1);
     expect_line(seen, disk, 1);
     expect_line(seen, "-no-user-config\n-nodefaults", 1);
-    if (access("/proc/self", F_OK) == 0) expect_line(seen, "-sandbox\non,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny", 1);
+    if (access("/proc/self", F_OK) == 0)
+      expect_line(seen, "-sandbox\non,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny", 1);
     assert_null(strstr(seen, "serial.log"));
     al_free(seen);
   }
@@ -135,17 +144,30 @@ static void
 test_warden_refuses_what_a_lane_must_not_have(void **state) {
   static const struct {
     const char *option, *value, *word;
-  } more[] = { /* one more pair */
-    {"-netdev", "user,id=net0,net=192.168.5.0/24,dhcpstart=192.168.5.15,hostfwd=tcp:127.0.0.1:40124-:22", "twice"}, {"-netdev", "user,id=net1", "-netdev"}, {"-netdev", "tap,id=net1", "-netdev"},
-    {"-nic", "user", "no option -nic"}, {"-net", "user", "no option -net"}, {"-virtfs", "local,path=/,mount_tag=x,security_model=none", "no option -virtfs"}, {"-fsdev", "local,id=f,path=/", "no option -fsdev"},
-    {"-monitor", "stdio", "no option"}, {"-incoming", "exec:id", "no option"}, {"-plugin", "/tmp/x.so", "no option"}, {"-chardev", "file,id=x,path=/tmp/x", "-chardev"}, {"-chardev", "socket,id=x,path=DIR/x.sock", "-chardev"},
-    {"-chardev", "socket,id=char-qmp,path=DIR/qmp.sock,server=on,wait=off", "twice"}, {"-device", "usb-host,hostbus=1", "-device"}, {"-device", "vfio-pci,host=01:00.0", "-device"}, {"-device", "vhost-user-fs-pci", "-device"},
-    {"-device", "virtio-rng-pci", "twice"}, {"-drive", "file=/etc/shadow,if=virtio", "-drive"}, {"-drive", "file=DIR/other,if=virtio,discard=on", "-drive"}, {"-drive", "if=pflash,format=raw,readonly=on,file=/etc/shadow", "-drive"},
-    {"-drive", "if=pflash,format=raw,file=DIR/qemu-efi-code.fd", "-drive"}, {"-sandbox", "off", "no option"}, {"-readconfig", "/tmp/x", "no option"}, {"-daemonize", "", "no option"}, {"-runas", "root", "no option"}, {"-chroot", "/", "no option"},
-    {"-object", "memory-backend-file,id=m,size=1,mem-path=/tmp/x", "no option"}, {"-blockdev", "driver=file,filename=/etc/shadow", "no option"}, {"-hda", "/etc/shadow", "no option"}, {"-vnc", ":0", "no option"}, {"-display", "none", "twice"},
-    {"-qmp", "tcp:0.0.0.0:1,server", "-qmp"}, {"-serial", "chardev:char-serial", "twice"}, {"-serial", "pty", "-serial"}, {"-gdb", "tcp::1", "no option"}, {"-bios", "/tmp/x", "no option"}, {"-smbios", "type=0,file=/etc/shadow", "no option"},
-    {"-fw_cfg", "name=opt/x,file=/etc/shadow", "no option"}, {"-global", "driver=x,property=y,value=z", "-global"}, {"-pidfile", "/tmp/qemu.pid", ""}, {"-m", "2048", "twice"}, {"-accel", "kvm", "-accel"}, {"-append", "init=/bin/sh", "twice"},
-    {"--netdev", "user,id=net1", "no option --netdev"}, {"-usbdevice", "disk:/etc/shadow", "no option"}, {"disk.img", "", "no option disk.img"}};
+  } more[] = {/* one more pair */
+    {"-netdev", "user,id=net0,net=192.168.5.0/24,dhcpstart=192.168.5.15,hostfwd=tcp:127.0.0.1:40124-:22", "twice"},
+    {"-netdev", "user,id=net1", "-netdev"}, {"-netdev", "tap,id=net1", "-netdev"}, {"-nic", "user", "no option -nic"},
+    {"-net", "user", "no option -net"},
+    {"-virtfs", "local,path=/,mount_tag=x,security_model=none", "no option -virtfs"},
+    {"-fsdev", "local,id=f,path=/", "no option -fsdev"}, {"-monitor", "stdio", "no option"},
+    {"-incoming", "exec:id", "no option"}, {"-plugin", "/tmp/x.so", "no option"},
+    {"-chardev", "file,id=x,path=/tmp/x", "-chardev"}, {"-chardev", "socket,id=x,path=DIR/x.sock", "-chardev"},
+    {"-chardev", "socket,id=char-qmp,path=DIR/qmp.sock,server=on,wait=off", "twice"},
+    {"-device", "usb-host,hostbus=1", "-device"}, {"-device", "vfio-pci,host=01:00.0", "-device"},
+    {"-device", "vhost-user-fs-pci", "-device"}, {"-device", "virtio-rng-pci", "twice"},
+    {"-drive", "file=/etc/shadow,if=virtio", "-drive"}, {"-drive", "file=DIR/other,if=virtio,discard=on", "-drive"},
+    {"-drive", "if=pflash,format=raw,readonly=on,file=/etc/shadow", "-drive"},
+    {"-drive", "if=pflash,format=raw,file=DIR/qemu-efi-code.fd", "-drive"}, {"-sandbox", "off", "no option"},
+    {"-readconfig", "/tmp/x", "no option"}, {"-daemonize", "", "no option"}, {"-runas", "root", "no option"},
+    {"-chroot", "/", "no option"}, {"-object", "memory-backend-file,id=m,size=1,mem-path=/tmp/x", "no option"},
+    {"-blockdev", "driver=file,filename=/etc/shadow", "no option"}, {"-hda", "/etc/shadow", "no option"},
+    {"-vnc", ":0", "no option"}, {"-display", "none", "twice"}, {"-qmp", "tcp:0.0.0.0:1,server", "-qmp"},
+    {"-serial", "chardev:char-serial", "twice"}, {"-serial", "pty", "-serial"}, {"-gdb", "tcp::1", "no option"},
+    {"-bios", "/tmp/x", "no option"}, {"-smbios", "type=0,file=/etc/shadow", "no option"},
+    {"-fw_cfg", "name=opt/x,file=/etc/shadow", "no option"}, {"-global", "driver=x,property=y,value=z", "-global"},
+    {"-pidfile", "/tmp/qemu.pid", ""}, {"-m", "2048", "twice"}, {"-accel", "kvm", "-accel"},
+    {"-append", "init=/bin/sh", "twice"}, {"--netdev", "user,id=net1", "no option --netdev"},
+    {"-usbdevice", "disk:/etc/shadow", "no option"}, {"disk.img", "", "no option disk.img"}};
   line_t l;
   (void) state;
   for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
@@ -165,14 +187,24 @@ static void
 test_warden_refuses_other_values(void **state) {
   static const struct {
     const char *from, *to; /* a part of one word */
-  } change[] = {{"hostfwd=tcp:127.0.0.1:", "hostfwd=tcp::"}, {"127.0.0.1:40123", "0.0.0.0:40123"}, {"40123-:22", "40123-:80"}, {"40123-:22", "40123-192.168.5.3:22"}, {"40123", "0"}, {"40123", "65536"}, {"40123", "040123"},
-    {"hostfwd=tcp", "hostfwd=udp"}, {"-:22", "-:22,restrict=off"}, {"-:22", "-:22,restrict=on"}, {"-:22", "-:22,smb=/"}, {"-:22", "-:22,guestfwd=tcp:1.2.3.4:5-cmd:id"}, {"-:22", "-:22,hostfwd=tcp:127.0.0.1:40125-:23"},
-    {"-:22", "-:22,tftp=/"}, {"-:22", "-:22,hostname=x"}, {"-:22", "-:22,"}, {"user,id=net0", "tap,id=net0"}, {"user,id=net0", "user,id=net1"}, {"192.168.5.0/24", "10.0.0.0/8"}, {"user,id=net0,net", "user,id=net0,,net"},
-    {"DIR/disk,", "/etc/shadow,"}, {"DIR/disk,", "DIR/../disk,"}, {"DIR/disk,", "DIR/disk2,"}, {"discard=on", "discard=on,snapshot=on"}, {"discard=on", "discard=on,format=raw"}, {"if=none,discard", "if=virtio,discard"},
-    {"file=DIR/cidata.iso", "file=/etc/passwd"}, {"readonly=on,file", "readonly=off,file"}, {"DIR/kernel", "/boot/vmlinuz"}, {"DIR/initrd", "DIR/../initrd"}, {"quiet", "qui\net"}, {"quiet", "qui\x80t"},
-    {"q35,accel=kvm", "q35,accel=tcg"}, {"q35,accel=kvm", "pc,accel=kvm"}, {"q35,accel=kvm", "q35,accel=kvm,memory-encryption=x"}, {"q35,accel=kvm", "q35,accel=kvm:tcg"}, {"cores=2", "cores=3"}, {"1024", "1024M"}, {"1024", "1024,maxmem=2G"},
-    {"logfile=DIR/serial.log", "logfile=/tmp/x"}, {"logfile=DIR/serial.log", "logfile=DIR/lima.yaml"}, {"DIR/serial.sock", "/tmp/x.sock"}, {"DIR/qmp.sock", "/tmp/x.sock"}, {"server=on,wait=off", "server=on,wait=on"},
-    {"lima-" NAME, "lima-other"}, {"DIR/qemu.pid", "DIR/other.pid"}, {"DIR/qemu.pid", "/qemu.pid"}, {"52:55:55", "52:55:5"}, {"52:55:55", "52:55:5g"}, {"-display", "-nographic"}, {"mac=52:55:55:df:ed:e6", "mac=52:55:55:df:ed:e6,romfile=/etc/shadow"},
+  } change[] = {{"hostfwd=tcp:127.0.0.1:", "hostfwd=tcp::"}, {"127.0.0.1:40123", "0.0.0.0:40123"},
+    {"40123-:22", "40123-:80"}, {"40123-:22", "40123-192.168.5.3:22"}, {"40123", "0"}, {"40123", "65536"},
+    {"40123", "040123"}, {"hostfwd=tcp", "hostfwd=udp"}, {"-:22", "-:22,restrict=off"}, {"-:22", "-:22,restrict=on"},
+    {"-:22", "-:22,smb=/"}, {"-:22", "-:22,guestfwd=tcp:1.2.3.4:5-cmd:id"},
+    {"-:22", "-:22,hostfwd=tcp:127.0.0.1:40125-:23"}, {"-:22", "-:22,tftp=/"}, {"-:22", "-:22,hostname=x"},
+    {"-:22", "-:22,"}, {"user,id=net0", "tap,id=net0"}, {"user,id=net0", "user,id=net1"},
+    {"192.168.5.0/24", "10.0.0.0/8"}, {"user,id=net0,net", "user,id=net0,,net"}, {"DIR/disk,", "/etc/shadow,"},
+    {"DIR/disk,", "DIR/../disk,"}, {"DIR/disk,", "DIR/disk2,"}, {"discard=on", "discard=on,snapshot=on"},
+    {"discard=on", "discard=on,format=raw"}, {"if=none,discard", "if=virtio,discard"},
+    {"file=DIR/cidata.iso", "file=/etc/passwd"}, {"readonly=on,file", "readonly=off,file"},
+    {"DIR/kernel", "/boot/vmlinuz"}, {"DIR/initrd", "DIR/../initrd"}, {"quiet", "qui\net"}, {"quiet", "qui\x80t"},
+    {"q35,accel=kvm", "q35,accel=tcg"}, {"q35,accel=kvm", "pc,accel=kvm"},
+    {"q35,accel=kvm", "q35,accel=kvm,memory-encryption=x"}, {"q35,accel=kvm", "q35,accel=kvm:tcg"},
+    {"cores=2", "cores=3"}, {"1024", "1024M"}, {"1024", "1024,maxmem=2G"}, {"logfile=DIR/serial.log", "logfile=/tmp/x"},
+    {"logfile=DIR/serial.log", "logfile=DIR/lima.yaml"}, {"DIR/serial.sock", "/tmp/x.sock"},
+    {"DIR/qmp.sock", "/tmp/x.sock"}, {"server=on,wait=off", "server=on,wait=on"}, {"lima-" NAME, "lima-other"},
+    {"DIR/qemu.pid", "DIR/other.pid"}, {"DIR/qemu.pid", "/qemu.pid"}, {"52:55:55", "52:55:5"}, {"52:55:55", "52:55:5g"},
+    {"-display", "-nographic"}, {"mac=52:55:55:df:ed:e6", "mac=52:55:55:df:ed:e6,romfile=/etc/shadow"},
     {"id=snd0", "id=snd0,out.path=/tmp/x"}, {"host", "host,+x"}, {"virtio-blk-pci", "virtio-blk-pci,romfile=/x"}};
   line_t l;
   (void) state;
@@ -182,7 +214,9 @@ test_warden_refuses_other_values(void **state) {
     for (size_t k = 0; k < LIMA; k++) {
       char word[512];
       const char *at = done ? NULL : strstr(lima[k], change[i].from);
-      if (at) snprintf(word, sizeof word, "%.*s%s%s", (int) (at - lima[k]), lima[k], change[i].to, at + strlen(change[i].from));
+      if (at)
+        snprintf(
+          word, sizeof word, "%.*s%s%s", (int) (at - lima[k]), lima[k], change[i].to, at + strlen(change[i].from));
       add(&l, at ? word : lima[k]);
       done = done || at;
     }
@@ -190,7 +224,8 @@ test_warden_refuses_other_values(void **state) {
     expect_refused(&l, "", change[i].to);
   }
   for (size_t gone = 0; gone < LIMA; gone += 2) { /* what a lane cannot be without */
-    static const char *const needed[] = {"-netdev", "-display", "-vga", "-qmp", "-name", "-pidfile", "-serial", "-m", "-machine", "-cpu", "-smp"};
+    static const char *const needed[] = {
+      "-netdev", "-display", "-vga", "-qmp", "-name", "-pidfile", "-serial", "-m", "-machine", "-cpu", "-smp"};
     for (size_t n = 0; n < sizeof needed / sizeof needed[0]; n++) {
       if (strcmp(needed[n], lima[gone])) continue;
       policy(&l, "none", "kvm");
@@ -210,7 +245,10 @@ test_warden_order_of_items_is_free(void **state) {
   write_qemu("exit 5");
   policy(&l, "none", "kvm");
   for (size_t k = 0; k < LIMA; k++) {
-    add(&l, strncmp(lima[k], "user,id", 7) ? lima[k] : "user,hostfwd=tcp:127.0.0.1:40123-:22,dhcpstart=192.168.5.15,net=192.168.5.0/24,id=net0");
+    add(&l,
+      strncmp(lima[k], "user,id", 7)
+        ? lima[k]
+        : "user,hostfwd=tcp:127.0.0.1:40123-:22,dhcpstart=192.168.5.15,net=192.168.5.0/24,id=net0");
   }
   assert_int_equal(run(&l, text, sizeof text), 5);
   char *seen = slurp(in("seen"));
@@ -328,7 +366,8 @@ test_warden_passes_signals_and_status(void **state) {
   write_qemu("exit 0");
   assert_int_equal(run(&l, text, sizeof text), 0);
   char *log = slurp(logfile);
-  assert_true(strncmp(log, "{\"warden\":", 10) == 0 && strstr(log, "\"argv\":[\"") && strstr(log, "warden: ended: QEMU ended (status 0)"));
+  assert_true(strncmp(log, "{\"warden\":", 10) == 0 && strstr(log, "\"argv\":[\"") &&
+    strstr(log, "warden: ended: QEMU ended (status 0)"));
   assert_null(strstr(log, "asked to stop")); /* the log is of this start only */
   al_free(log);
 }
@@ -354,7 +393,8 @@ test_warden_serial_log_is_bounded(void **state) {
   char text[2048], path[256];
   struct stat now, old;
   (void) state;
-  write_qemu("for a in \"$@\"; do case $a in *char-serial,*logfile=*) f=${a##*logfile=};; esac; done; head -c 3000000 /dev/zero | tr '\\0' x >$f; echo last >$f");
+  write_qemu(
+    "for a in \"$@\"; do case $a in *char-serial,*logfile=*) f=${a##*logfile=};; esac; done; head -c 3000000 /dev/zero | tr '\\0' x >$f; echo last >$f");
   start_line(&l, "none", "kvm");
   assert_int_equal(run(&l, text, sizeof text), 0);
   snprintf(path, sizeof path, "%s/serial.log", inst);
@@ -380,8 +420,12 @@ main(void) {
     return 1;
   }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-  const struct CMUnitTest tests[] = {T(test_warden_questions_pass), T(test_warden_questions_without_policy_go_to_path), T(test_warden_policy_must_be_whole), T(test_warden_adds_the_policy),
-    T(test_warden_refuses_what_a_lane_must_not_have), T(test_warden_refuses_other_values), T(test_warden_order_of_items_is_free), T(test_warden_files_must_be_ours), T(test_warden_owner_gone_kills_qemu),
-    T(test_warden_killed_ends_qemu), T(test_warden_hostagent_killed_ends_qemu), T(test_warden_passes_signals_and_status), T(test_warden_qemu_inherits_nothing), T(test_warden_serial_log_is_bounded)};
+  const struct CMUnitTest tests[] = {T(test_warden_questions_pass), T(test_warden_questions_without_policy_go_to_path),
+    T(test_warden_policy_must_be_whole), T(test_warden_adds_the_policy),
+    T(test_warden_refuses_what_a_lane_must_not_have), T(test_warden_refuses_other_values),
+    T(test_warden_order_of_items_is_free), T(test_warden_files_must_be_ours), T(test_warden_owner_gone_kills_qemu),
+    T(test_warden_killed_ends_qemu), T(test_warden_hostagent_killed_ends_qemu),
+    T(test_warden_passes_signals_and_status), T(test_warden_qemu_inherits_nothing),
+    T(test_warden_serial_log_is_bounded)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,17 +17,21 @@ test_xfer_in_tree_keeps_everything(void **state) {
   (void) state;
   START(r);
   outcome_t o;
-  sh(&r, "mkdir -p from/a/b 'from/with space' from/empty && printf one > from/a/one && chmod 751 from/a/one && ln -s ../nowhere from/a/dangling"
-         " && ln from/a/one from/a/b/hard && printf x > 'from/with space/n\xc3\xa4me' && printf y > \"$(printf 'from/bad\\377name')\" && chmod 2770 from/a/b"
-         " && touch -d '2001-02-03 04:05:06' from/a/one from/empty && truncate -s 50M from/sparse && printf end >> from/sparse"
-         " && mkdir -p from/$(printf 'd%%.0s' $(seq 120))/$(printf 'e%%.0s' $(seq 120)) && printf deep > from/$(printf 'd%%.0s' $(seq 120))/$(printf 'e%%.0s' $(seq 120))/f"
-         " && touch -d '2010-01-01' from && mkdir -p to && printf old > to/kept && mkdir to/a && printf oldone > to/a/one");
+  sh(&r,
+    "mkdir -p from/a/b 'from/with space' from/empty && printf one > from/a/one && chmod 751 from/a/one && ln -s ../nowhere from/a/dangling"
+    " && ln from/a/one from/a/b/hard && printf x > 'from/with space/n\xc3\xa4me' && printf y > \"$(printf 'from/bad\\377name')\" && chmod 2770 from/a/b"
+    " && touch -d '2001-02-03 04:05:06' from/a/one from/empty && truncate -s 50M from/sparse && printf end >> from/sparse"
+    " && mkdir -p from/$(printf 'd%%.0s' $(seq 120))/$(printf 'e%%.0s' $(seq 120)) && printf deep > from/$(printf 'd%%.0s' $(seq 120))/$(printf 'e%%.0s' $(seq 120))/f"
+    " && touch -d '2010-01-01' from && mkdir -p to && printf old > to/kept && mkdir to/a && printf oldone > to/a/one");
   copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
   assert_ok(&o);
   assert_int_equal(o.stats.bytes, (50u << 20) + 3 + 3 + 1 + 1 + 4);
-  sh(&r, "test \"$(stat -c %%y to)\" = \"$(stat -c %%y from)\" && test \"$(cat to/kept)\" = old && rm to/kept && touch -r from to && diff -r --no-dereference from to");
-  sh(&r, "for d in from to; do (cd $d && find . -printf '%%p %%m %%l %%n %%T@ %%y\\n' | grep -av '^./sparse ' | sort) > $d.list; done; diff from.list to.list");
-  sh(&r, "test \"$(stat -c %%i to/a/one)\" = \"$(stat -c %%i to/a/b/hard)\" && test \"$(du -k to/sparse | cut -f1)\" -lt 1024");
+  sh(&r,
+    "test \"$(stat -c %%y to)\" = \"$(stat -c %%y from)\" && test \"$(cat to/kept)\" = old && rm to/kept && touch -r from to && diff -r --no-dereference from to");
+  sh(&r,
+    "for d in from to; do (cd $d && find . -printf '%%p %%m %%l %%n %%T@ %%y\\n' | grep -av '^./sparse ' | sort) > $d.list; done; diff from.list to.list");
+  sh(&r,
+    "test \"$(stat -c %%i to/a/one)\" = \"$(stat -c %%i to/a/b/hard)\" && test \"$(du -k to/sparse | cut -f1)\" -lt 1024");
   rig_end(&r);
 }
 
@@ -36,11 +40,13 @@ test_xfer_in_file_is_put_in_place_whole(void **state) {
   (void) state;
   START(r);
   outcome_t o;
-  sh(&r, "printf new > f && chmod 640 f && touch -d '2001-02-03 04:05:06' f && mkdir -p x && printf old > x/victim && ln -s victim x/link && ln -s f rootlink");
+  sh(&r,
+    "printf new > f && chmod 640 f && touch -d '2001-02-03 04:05:06' f && mkdir -p x && printf old > x/victim && ln -s victim x/link && ln -s f rootlink");
   copy_in(&r, path(&r, "f"), path(&r, "deep/er/g with space"), &o);
   assert_ok(&o);
   assert_int_equal(o.stats.files, 1);
-  sh(&r, "cmp f 'deep/er/g with space' && test \"$(stat -c '%%a %%y' 'deep/er/g with space')\" = \"$(stat -c '%%a %%y' f)\"");
+  sh(&r,
+    "cmp f 'deep/er/g with space' && test \"$(stat -c '%%a %%y' 'deep/er/g with space')\" = \"$(stat -c '%%a %%y' f)\"");
   copy_in(&r, path(&r, "rootlink"), path(&r, "x/link"), &o); /* the root is followed, the target is replaced */
   assert_ok(&o);
   sh(&r, "test ! -L x/link && cmp f x/link && test \"$(cat x/victim)\" = old");
@@ -56,11 +62,13 @@ test_xfer_in_tree_follows_no_link_in_the_target(void **state) {
   (void) state;
   START(r);
   outcome_t o;
-  sh(&r, "mkdir -p from/d outside to && printf new > from/d/f && printf new > from/g && ln -s ../outside to/d && printf safe > outside/f"
-         " && ln -s ../outside/f to/g");
+  sh(&r,
+    "mkdir -p from/d outside to && printf new > from/d/f && printf new > from/g && ln -s ../outside to/d && printf safe > outside/f"
+    " && ln -s ../outside/f to/g");
   copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
   assert_ok(&o);
-  sh(&r, "test \"$(cat outside/f)\" = safe && test ! -L to/d && test ! -L to/g && test \"$(cat to/d/f to/g)\" = newnew");
+  sh(
+    &r, "test \"$(cat outside/f)\" = safe && test ! -L to/d && test ! -L to/g && test \"$(cat to/d/f to/g)\" = newnew");
   rig_end(&r);
 }
 
@@ -167,7 +175,8 @@ test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure(void **sta
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sv), 0);
   r.peer = sv[1];
   rig_base(&r, sv[0]);
-  sh(&r, "mkdir d && printf x > d/f && mkfifo d/fifo && head -c 3000 /dev/zero > f && { test $(id -u) != 0 || chown 12345:12346 f; }");
+  sh(&r,
+    "mkdir d && printf x > d/f && mkfifo d/fifo && head -c 3000 /dev/zero > f && { test $(id -u) != 0 || chown 12345:12346 f; }");
   assert_int_equal(tar_bytes(&r, path(&r, "f"), head, 0), 1024 + 512 + 3072 + 1024); /* every entry has a pax header */
   assert_string_equal((char *) head + 1024, "name");
   assert_memory_equal(head + 1024 + 108, "000000 ", 7);
@@ -184,7 +193,8 @@ test_xfer_in_cancel_removes_the_temporary(void **state) {
   START(r);
   outcome_t o = { 0 };
   al_xfer_t *x;
-  sh(&r, "truncate -s 8G big && head -c 200000000 /dev/zero | dd of=big conv=notrunc status=none && printf old > target");
+  sh(&r,
+    "truncate -s 8G big && head -c 200000000 /dev/zero | dd of=big conv=notrunc status=none && printf old > target");
   assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, "target"), on_xfer, &o, &x, &o.err), 0);
   wait_for_leftover(&r, &o);
   al_xfer_cancel(x, NULL);
@@ -204,7 +214,14 @@ test_xfer_in_ends_with_its_channel(void **state) {
   outcome_t o[3] = { 0 };
   al_xfer_t *x;
   sh(&r, "head -c 60000000 /dev/zero > big");
-  for (int i = 0; i < 3; i++) assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, i == 0 ? "t0" : i == 1 ? "t1" : "t2"), on_xfer, &o[i], &x, &o[i].err), 0);
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(al_xfer_in(r.chan, path(&r, "big"),
+                       path(&r,
+                         i == 0     ? "t0"
+                           : i == 1 ? "t1"
+                                    : "t2"),
+                       on_xfer, &o[i], &x, &o[i].err),
+      0);
   rig_idle(&r, 30);
   kill(r.agent, SIGKILL);
   for (int i = 0; i < 3; i++) {

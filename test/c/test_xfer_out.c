@@ -45,7 +45,8 @@ test_xfer_out_takes_regular_files_only(void **state) {
   copy_out(&r, path(&r, "dlink/f"), path(&r, "t/t"), NULL, 0, &o);
   assert_fails(&o, AL_EIS_LINK, NULL);
   sh(&r, "test ! -e t");
-  assert_int_equal(al_xfer_out(r.chan, "/x/../y", path(&r, "t"), NULL, 0, on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(
+    al_xfer_out(r.chan, "/x/../y", path(&r, "t"), NULL, 0, on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
   assert_int_equal(al_xfer_out(r.chan, "/x/y/", path(&r, "t"), NULL, 0, on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
   assert_int_equal(al_xfer_out(r.chan, "/x/y", "t", NULL, 0, on_xfer, &o, &x, &err), AL_EHOST_PATH_REFUSED);
   rig_end(&r);
@@ -57,16 +58,21 @@ test_xfer_out_refuses_bad_targets(void **state) {
   START(r);
   outcome_t o;
   /* other/ is a repository outside of which the link in the worktree leads into it: its .git must not make it the root. */
-  sh(&r, "printf new > f && mkdir -p wt/d/.git.d wt/sub other/.git outside && touch wt/.git && ln -s ../outside wt/out && ln -s ../other wt/repo"
-         " && printf safe > outside/f && printf safe > other/f && ln -s ../outside/f wt/flink && ln -s ../outside/none wt/dangling && mkfifo wt/fifo && touch wt/plain");
-  const char *const refused[] = { "wt/out/f", "wt/out/new/f", "wt/repo/f", "wt/repo/new", "wt/flink", "wt/dangling", "wt/dangling/f", "wt/d", "wt/fifo",
-    "wt/plain/f", "wt/.git", "wt/.git/hooks/x", "wt/.GIT/x", "wt/sub/.git/x", "wt/sub/.git", "wt/sub/../x", "wt/./x", "wt/sub/", "other/.git/hooks/h", "wt/sub/GIT~1/x" };
+  sh(&r,
+    "printf new > f && mkdir -p wt/d/.git.d wt/sub other/.git outside && touch wt/.git && ln -s ../outside wt/out && ln -s ../other wt/repo"
+    " && printf safe > outside/f && printf safe > other/f && ln -s ../outside/f wt/flink && ln -s ../outside/none wt/dangling && mkfifo wt/fifo && touch wt/plain");
+  const char *const refused[] = {"wt/out/f", "wt/out/new/f", "wt/repo/f", "wt/repo/new", "wt/flink", "wt/dangling",
+    "wt/dangling/f", "wt/d", "wt/fifo", "wt/plain/f", "wt/.git", "wt/.git/hooks/x", "wt/.GIT/x", "wt/sub/.git/x",
+    "wt/sub/.git", "wt/sub/../x", "wt/./x", "wt/sub/", "other/.git/hooks/h", "wt/sub/GIT~1/x"};
   for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
     copy_out(&r, path(&r, "f"), path(&r, refused[i]), NULL, 0, &o);
     if (o.err.code != AL_EHOST_PATH_REFUSED) fail_msg("%s: %s %s", refused[i], al_err_name(o.err.code), o.err.msg);
   }
-  sh(&r, "test \"$(cat outside/f other/f)\" = safesafe && test ! -e outside/new && test ! -e outside/none && test ! -e other/new && test ! -e wt/sub/.git && test ! -e wt/x");
-  assert_int_equal(leftovers(path(&r, "wt")) + leftovers(path(&r, "outside")) + leftovers(path(&r, "other")) + leftovers(path(&r, "wt/sub")), 0);
+  sh(&r,
+    "test \"$(cat outside/f other/f)\" = safesafe && test ! -e outside/new && test ! -e outside/none && test ! -e other/new && test ! -e wt/sub/.git && test ! -e wt/x");
+  assert_int_equal(leftovers(path(&r, "wt")) + leftovers(path(&r, "outside")) + leftovers(path(&r, "other")) +
+      leftovers(path(&r, "wt/sub")),
+    0);
   rig_end(&r);
 }
 
@@ -76,12 +82,15 @@ test_xfer_out_finds_the_root(void **state) {
   START(r);
   outcome_t o;
   /* Links above the root are the user's own and are followed; Sandcastle's worktree is the root because of its .git file. */
-  sh(&r, "printf new > f && mkdir -p real/repo/.git real/repo/.sandcastle/worktrees/x && ln -s real alias && echo 'gitdir: y' > real/repo/.sandcastle/worktrees/x/.git"
-         " && mkdir -p plain/a elsewhere && ln -s ../elsewhere plain/link");
-  copy_out(&r, path(&r, "f"), path(&r, "alias/repo//.sandcastle/worktrees/x/.sandcastle/patches/1/untracked/a b"), NULL, 0, &o);
+  sh(&r,
+    "printf new > f && mkdir -p real/repo/.git real/repo/.sandcastle/worktrees/x && ln -s real alias && echo 'gitdir: y' > real/repo/.sandcastle/worktrees/x/.git"
+    " && mkdir -p plain/a elsewhere && ln -s ../elsewhere plain/link");
+  copy_out(&r, path(&r, "f"), path(&r, "alias/repo//.sandcastle/worktrees/x/.sandcastle/patches/1/untracked/a b"), NULL,
+    0, &o);
   assert_ok(&o);
   sh(&r, "cmp f 'real/repo/.sandcastle/worktrees/x/.sandcastle/patches/1/untracked/a b'");
-  copy_out(&r, path(&r, "f"), path(&r, "plain/link/x"), NULL, 0, &o); /* no .git, no option: the deepest parent is the root */
+  copy_out(
+    &r, path(&r, "f"), path(&r, "plain/link/x"), NULL, 0, &o); /* no .git, no option: the deepest parent is the root */
   assert_ok(&o);
   sh(&r, "cmp f elsewhere/x && rm elsewhere/x");
   copy_out(&r, path(&r, "f"), path(&r, "plain/link/x"), path(&r, "plain/"), 0, &o);

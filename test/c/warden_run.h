@@ -22,7 +22,8 @@ in(const char *name) {
 AL_TEST_FN void
 write_qemu(const char *body) {
   char text[2048];
-  snprintf(text, sizeof text, "#!/bin/sh\nprintf '%%s\\n' \"$@\" >%s/seen.tmp; mv %s/seen.tmp %s/seen\n%s\n", dir, dir, dir, body);
+  snprintf(text, sizeof text, "#!/bin/sh\nprintf '%%s\\n' \"$@\" >%s/seen.tmp; mv %s/seen.tmp %s/seen\n%s\n", dir, dir,
+    dir, body);
   al_test_write(dir, "bin/qemu", text);
   assert_int_equal(chmod(qemu, 0755), 0);
 }
@@ -83,23 +84,29 @@ add(line_t *l, const char *word) {
 
 AL_TEST_FN void
 policy(line_t *l, const char *network, const char *accel) {
-  const char *const words[] = {warden, "--agent-lane-policy", "1", "--qemu", qemu, "--network", network, "--accel", accel, "--owner", owner_word, "--log", logfile, "--"};
+  const char *const words[] = {warden, "--agent-lane-policy", "1", "--qemu", qemu, "--network", network, "--accel",
+    accel, "--owner", owner_word, "--log", logfile, "--"};
   memset(l, 0, sizeof *l);
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) add(l, words[i]);
   l->first = l->argc;
 }
 
 /* What Lima 2.2.0 passed on Linux with KVM, word for word. */
-static const char *const lima[] = {"-m", "1024", "-cpu", "host", "-machine", "q35,accel=kvm", "-smp", "2,sockets=1,cores=2,threads=1", "-device", "qemu-xhci,id=usb-bus",
-  "-drive", "file=DIR/disk,if=none,discard=on,id=boot-disk", "-device", "virtio-blk-pci,drive=boot-disk,bootindex=1", "-boot", "order=c,splash-time=0,menu=on",
-  "-drive", "id=cdrom0,if=none,format=raw,readonly=on,file=DIR/cidata.iso", "-device", "virtio-scsi,id=scsi0", "-device", "scsi-cd,bus=scsi0.0,drive=cdrom0",
-  "-kernel", "DIR/kernel", "-append", "root=/dev/vda rw console=ttyS0 quiet", "-initrd", "DIR/initrd",
-  "-netdev", "user,id=net0,net=192.168.5.0/24,dhcpstart=192.168.5.15,hostfwd=tcp:127.0.0.1:40123-:22", "-device", "virtio-net-pci,netdev=net0,mac=52:55:55:df:ed:e6",
-  "-device", "virtio-rng-pci", "-audiodev", "none,id=snd0", "-display", "none", "-vga", "none", "-parallel", "none",
-  "-chardev", "socket,id=char-serial,path=DIR/serial.sock,server=on,wait=off,logfile=DIR/serial.log", "-serial", "chardev:char-serial",
-  "-chardev", "socket,id=char-serial-virtio,path=DIR/serialv.sock,server=on,wait=off,logfile=DIR/serialv.log", "-device", "virtio-serial-pci,id=virtio-serial0,max_ports=1",
-  "-device", "virtconsole,chardev=char-serial-virtio,id=console0", "-chardev", "socket,id=char-qmp,path=DIR/qmp.sock,server=on,wait=off", "-qmp", "chardev:char-qmp",
-  "-name", "lima-" NAME, "-pidfile", "DIR/qemu.pid"};
+static const char *const lima[] = {"-m", "1024", "-cpu", "host", "-machine", "q35,accel=kvm", "-smp",
+  "2,sockets=1,cores=2,threads=1", "-device", "qemu-xhci,id=usb-bus", "-drive",
+  "file=DIR/disk,if=none,discard=on,id=boot-disk", "-device", "virtio-blk-pci,drive=boot-disk,bootindex=1", "-boot",
+  "order=c,splash-time=0,menu=on", "-drive", "id=cdrom0,if=none,format=raw,readonly=on,file=DIR/cidata.iso", "-device",
+  "virtio-scsi,id=scsi0", "-device", "scsi-cd,bus=scsi0.0,drive=cdrom0", "-kernel", "DIR/kernel", "-append",
+  "root=/dev/vda rw console=ttyS0 quiet", "-initrd", "DIR/initrd", "-netdev",
+  "user,id=net0,net=192.168.5.0/24,dhcpstart=192.168.5.15,hostfwd=tcp:127.0.0.1:40123-:22", "-device",
+  "virtio-net-pci,netdev=net0,mac=52:55:55:df:ed:e6", "-device", "virtio-rng-pci", "-audiodev", "none,id=snd0",
+  "-display", "none", "-vga", "none", "-parallel", "none", "-chardev",
+  "socket,id=char-serial,path=DIR/serial.sock,server=on,wait=off,logfile=DIR/serial.log", "-serial",
+  "chardev:char-serial", "-chardev",
+  "socket,id=char-serial-virtio,path=DIR/serialv.sock,server=on,wait=off,logfile=DIR/serialv.log", "-device",
+  "virtio-serial-pci,id=virtio-serial0,max_ports=1", "-device", "virtconsole,chardev=char-serial-virtio,id=console0",
+  "-chardev", "socket,id=char-qmp,path=DIR/qmp.sock,server=on,wait=off", "-qmp", "chardev:char-qmp", "-name",
+  "lima-" NAME, "-pidfile", "DIR/qemu.pid"};
 #define LIMA (sizeof lima / sizeof lima[0])
 
 AL_TEST_FN void
@@ -207,7 +214,8 @@ expect_refused(const line_t *l, const char *word, const char *what) {
   char text[2048];
   unlink(in("seen"));
   int rc = run(l, text, sizeof text);
-  if (rc != 1 || strncmp(text, "warden: refused: ", 17) || !strstr(text, word)) fail_msg("%s: status %d, %s (not \"%s\")", what, rc, text, word);
+  if (rc != 1 || strncmp(text, "warden: refused: ", 17) || !strstr(text, word))
+    fail_msg("%s: status %d, %s (not \"%s\")", what, rc, text, word);
   if (access(in("seen"), F_OK) == 0) fail_msg("%s: QEMU was started", what);
 }
 

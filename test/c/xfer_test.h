@@ -74,7 +74,8 @@ assert_ok(const outcome_t *o) {
 static inline void
 assert_fails(const outcome_t *o, int code, const char *word) {
   if (o->err.code != code || (word && !strstr(o->err.msg, word)))
-    fail_msg("expected %s with \"%s\", got %s: %s", al_err_name(code), word ? word : "", al_err_name(o->err.code), o->err.msg);
+    fail_msg(
+      "expected %s with \"%s\", got %s: %s", al_err_name(code), word ? word : "", al_err_name(o->err.code), o->err.msg);
 }
 
 /* Temporary files of ours in a directory. */
