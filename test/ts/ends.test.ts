@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process's exit and an uncaught exception at each stage of a lane, and what holds a process that has one.
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
+import { Stage } from "./support/stage.js";
+
+// Many processes after another, on machines that are busy.
+vi.setConfig({ testTimeout: 60_000 });
+
+let s: Stage;
+beforeAll(() => {
+  s = new Stage();
+  s.scenario({});
+});
+afterAll(() => s.remove());
+
+describe("the process ends", () => {
+  const event = (type: string): string => `create({ onEvent: (e) => { if (e.type === "${type}") end(); } })`;
+  const during = (call: string): string =>
+    `create().then((lane) => { setTimeout(end, 200); return lane.${call}; }).then(() => report("it ended by itself"))`;
+  const stages: [string, string][] = [
+    ...["queued", "creating", "booting", "connecting", "ready"].map((type): [string, string] => [type, event(type)]),
+    ["with a command running", during(`exec("sleep 100")`)],
+    ["with lines coming", during(`exec("while :; do echo x; done", { onLine() {} })`)],
+    ["inside onLine", `create().then((lane) => lane.exec("echo x; sleep 100", { onLine() { queueMicrotask(end); } }))`],
+    ["copying in", during(`copyIn(WT + "/big", WT + "/there")`)],
+    ["copying out", during(`copyFileOut(WT + "/big", WT + "/out/back")`)],
+    ["closing", `create().then((lane) => { const done = lane.close(); setImmediate(end); return done; })`],
+  ];
+  const ends: [string, string, number][] = [
+    ["process.exit", "process.exit(7)", 7],
+    ["an uncaught exception", "setImmediate(() => { throw new Error('a bug of the caller'); })", 1],
+  ];
+
+  describe.each(ends)("by %s", (_how, end, status) => {
+    it.each(stages)("%s: nothing is left", async (_at, work) => {
+      const r = await s.run(`
+        import { mkdirSync, truncateSync, writeFileSync } from "node:fs";
+        writeFileSync(WT + "/big", ""); truncateSync(WT + "/big", 250e6); mkdirSync(WT + "/out", { recursive: true });
+        let ended = false;
+        const end = () => { if (!ended) { ended = true; report("end"); ${end}; } };
+        ${work}.catch(() => undefined);`);
+      expect(r.said).toEqual({ end: null });
+      expect(r).toMatchObject({ status, signal: null });
+      expect(r.err).toMatch(status === 1 ? /a bug of the caller/ : /^$/);
+      expect(s.left()).toEqual([]);
+    });
+  });
+});
+
+describe("a process with a lane", () => {
+  it.each([
+    ["exec", `lane.exec("sleep 0.5; echo late").then((r) => report("answer", r.stdout));`, { answer: "late\n" }],
+    [
+      "onLine",
+      `lane.exec("sleep 0.5; echo late", { onLine: (l) => report("line", l) }).then((r) => report("answer", r.stdout));`,
+      { line: "late", answer: "late" },
+    ],
+    ["close", `lane.close().then(() => report("answer", 1));`, { answer: 1 }],
+  ])("is held by a pending %s", async (_what, call, said) => {
+    const r = await s.run(`create().then((lane) => { ${call} });`);
+    expect(r.said).toEqual(said);
+    expect(r.status).toBe(0);
+    expect(s.left()).toEqual([]);
+  });
+
+  it("is held by a pending create", async () => {
+    const r = await s.run(`create().then((lane) => report("lane", lane.worktreePath === WT));`);
+    expect(r.said).toEqual({ lane: true });
+    expect(r.status).toBe(0);
+    expect(s.left()).toEqual([]);
+  });
+});
