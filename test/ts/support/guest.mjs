@@ -210,6 +210,7 @@ class Guest {
     } catch {
       return this.exit(stream, 2, 2, 0, `cwd ${req.cwd}: No such file or directory`);
     }
+    if (this.scenario.crumbs) return this.crumbs(stream, this.scenario.crumbs);
     const withStdin = (req.flags ?? 0) & 1;
     const child = spawn(req.arg[0], req.arg.slice(1), {
       cwd: req.cwd,
@@ -258,6 +259,14 @@ class Guest {
         }
       },
     });
+  }
+
+  /** The output of a guest that means harm: empty lines, each in a frame of its own. */
+  crumbs(stream, count) {
+    const thousand = Buffer.concat(Array(1000).fill(this.frame(stream, F.DATA, 1, Buffer.from("\n"))));
+    for (let i = 0; i < count; i += 1000) this.queue.push(thousand);
+    for (const sub of [1, 2]) this.send(stream, F.END, sub);
+    this.exit(stream, 0, 0);
   }
 
   read(stream, path) {
