@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The addon's entry: one instance per JavaScript environment (main thread, each worker), so it may be loaded any number of times.
+// The addon's entry: one instance per JavaScript environment (main thread, each worker), so it may be loaded any number
+// of times.
 #include "bridge.h"
 
 #include <dlfcn.h>
@@ -7,8 +8,8 @@
 
 namespace {
 
-// An engine that was closed with lanes left finishes on its own thread. Node unloads the addon when the last worker that
-// used it ends, which would take the code away from under that thread; so the library stays mapped.
+// An engine that was closed with lanes left finishes on its own thread. Node unloads the addon when the last worker
+// that used it ends, which would take the code away from under that thread; so the library stays mapped.
 void
 StayLoaded() {
   static const char here = 0;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // One engine: requests go in through post(), events come back through one thread-safe function, many in one call.
 //
-// Theory of operation. The engine thread puts every event into a queue under a mutex and wakes JavaScript only when
-// the queue was empty, so one call carries whatever has gathered. The queue is bounded by the core's credits: LINES and BYTES
-// stop when JavaScript does not give them back with taken(), and those of one stream are one event however small they came. The thread-safe function holds the event loop open exactly
-// while requests are unanswered. The environment's clean-up hook is added after the thread-safe function's own and
-// therefore runs before it: when that function dies, the engine thread has already ended.
+// Theory of operation. The engine thread puts every event into a queue under a mutex and wakes JavaScript only when the
+// queue was empty, so one call carries whatever has gathered. The queue is bounded by the core's credits: LINES and
+// BYTES stop when JavaScript does not give them back with taken(), and those of one stream are one event however small
+// they came. The thread-safe function holds the event loop open exactly while requests are unanswered. The
+// environment's clean-up hook is added after the thread-safe function's own and therefore runs before it: when that
+// function dies, the engine thread has already ended.
 #include "bridge.h"
 
 #include "values.h"
@@ -97,7 +98,8 @@ EventToJs(Napi::Env env, al_event_t *e) {
   return o;
 }
 
-// JavaScript thread, from the thread-safe function. Without an environment everything is being torn down: `core` may be gone.
+// JavaScript thread, from the thread-safe function. Without an environment everything is being torn down: `core` may be
+// gone.
 void
 Deliver(Napi::Env env, Napi::Function callback, Core *core, void *) {
   if (env == nullptr) return;

@@ -13,14 +13,16 @@ constexpr unsigned kMaxDepth = 16;
 constexpr size_t kMaxNodes = 100000;
 constexpr size_t kMaxBytes = size_t{256} << 20;
 
-// Bytes up to this size are copied into Node's heap (V8 then accounts for them); larger ones are handed over as they are.
+// Bytes up to this size are copied into Node's heap (V8 then accounts for them); larger ones are handed over as they
+// are.
 constexpr size_t kCopyBelow = size_t{64} << 10;
 
 // JavaScript → core. nullptr: an exception is pending (a TypeError naming the argument, or what a getter threw).
 al_val_t *
 FromJs(Napi::Env env, Napi::Value value, const char *name);
 
-// Core → JavaScript. `v` stays the caller's, but large byte values are moved out of it. Empty value: an exception is pending.
+// Core → JavaScript. `v` stays the caller's, but large byte values are moved out of it. Empty value: an exception is
+// pending.
 Napi::Value
 ToJs(Napi::Env env, al_val_t *v);
 

@@ -3,7 +3,8 @@
 import { isMainThread } from "node:worker_threads";
 import type { Engine } from "./engine.js";
 
-// How long the process's end may be held up. At `exit` nothing may wait long; a signal is answered by a person's patience.
+// How long the process's end may be held up. At `exit` nothing may wait long; a signal is answered by a person's
+// patience.
 const EXIT_MS = 2000;
 const SIGNAL_MS = 5000;
 // After a signal: time for rejections (a create in flight) to reach the caller before the process ends.
@@ -56,11 +57,13 @@ export class ExitGuard {
     };
   }
 
-  // In a worker neither signals nor the process's exit arrive; the environment's clean-up hook in the addon does the work.
+  // In a worker neither signals nor the process's exit arrive; the environment's clean-up hook in the addon does the
+  // work.
   #listen(): void {
     if (!isMainThread) return;
     process.on("exit", this.#onExit);
-    // Before the others: a `once` listener that has run is off the list, and we would not know of it and what it still does.
+    // Before the others: a `once` listener that has run is off the list, and we would not know of it and what it still
+    // does.
     for (const signal of SIGNALS) process.prependListener(signal, this.#onSignal);
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program in the guest on the caller's own streams: one write in flight at a time, output given back once it is written.
+// A program in the guest on the caller's own streams: one write in flight at a time, output given back once it is
+// written.
 import type { Engine } from "./engine.js";
 import { LaneError } from "./errors.js";
 

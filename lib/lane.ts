@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handle of one lane: its calls become requests to the engine, bytes become texts, and nothing is delivered after close.
+// The handle of one lane: its calls become requests to the engine, bytes become texts, and nothing is delivered after
+// close.
 import { posix, resolve } from "node:path";
 import type { Engine } from "./engine.js";
 import { asLaneError, badOption, LaneError } from "./errors.js";
@@ -258,7 +259,8 @@ export class Lane {
     });
   }
 
-  // Sandcastle forgets a handle whose sync-in fails, without close. Its last step there is this command, so its success is the sign of life.
+  // Sandcastle forgets a handle whose sync-in fails, without close. Its last step there is this command, so its success
+  // is the sign of life.
   #watchSyncIn(command: string, options: ExecOptions, result: NativeExecResult): void {
     if (this.#syncedIn || result.exitCode !== 0 || command.trim() !== "git rev-parse HEAD") return;
     if (options.cwd !== undefined && options.cwd !== this.worktreePath) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lima(): the Sandcastle provider. Checks the options at once, starts a lane per create, and says errors so that Sandcastle shows all of them.
+// lima(): the Sandcastle provider. Checks the options at once, starts a lane per create, and says errors so that
+// Sandcastle shows all of them.
 import {
   createIsolatedSandboxProvider,
   type IsolatedSandboxHandle,

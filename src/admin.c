@@ -131,7 +131,8 @@ copy_param(const al_val_t *params, const char *key, char **out, al_err_t *err) {
   return *out ? 0 : al_err_set(err, -ENOMEM, "out of memory");
 }
 
-/* A task on the site's worker, or (site NULL) on one of its own. NULL when the request has been answered with an error. */
+/* A task on the site's worker, or (site NULL) on one of its own. NULL when the request has been answered with an
+ * error. */
 static task_t *
 task_new(al_engine_t *e, al_request_t *r, const char *const keys[3], int rc, al_err_t *err) {
   task_t *t = rc ? NULL : al_calloc(1, sizeof *t);

@@ -32,8 +32,9 @@ typedef struct al_event_s {
 
 void
 al_event_free(al_event_t *e);
-/* Any thread, for a receiver that queues events. LINES and BYTES for which there is one of the same request and sub-stream in `queue` are
- * put behind its bytes and freed, and true is returned: an event costs a hundred times what a guest pays for one byte in a frame. */
+/* Any thread, for a receiver that queues events. LINES and BYTES for which there is one of the same request and
+ * sub-stream in `queue` are put behind its bytes and freed, and true is returned: an event costs a hundred times what a
+ * guest pays for one byte in a frame. */
 bool
 al_event_join(al_event_t *queue, al_event_t *e);
 
@@ -77,8 +78,9 @@ al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params);
 void
 al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n);
 
-/* Any thread, once, blocks at most timeout_ms: refuses new requests, fails the open ones with AL_EINTERRUPTED, destroys every lane of this engine, ends
- * the thread. What is not done in time is left to the reaper (rows stay). The memory is gone afterwards; no event comes after it. Returns the number of lanes left. */
+/* Any thread, once, blocks at most timeout_ms: refuses new requests, fails the open ones with AL_EINTERRUPTED, destroys
+ * every lane of this engine, ends the thread. What is not done in time is left to the reaper (rows stay). The memory is
+ * gone afterwards; no event comes after it. Returns the number of lanes left. */
 int
 al_engine_close(al_engine_t *e, unsigned timeout_ms);
 

@@ -195,8 +195,8 @@ on_clock(uv_timer_t *t) {
   al_chan_t *c = t->data;
   if (c->state >= AL_CHAN_CLOSING) return;
   uint64_t now = al__chan_now();
-  /* When this very timer is late by more than a ping, it was us who stood still (a stopped process, a sleeping machine), and
-   * the guest's bytes may be waiting unread: that time is not the guest's silence. */
+  /* When this very timer is late by more than a ping, it was us who stood still (a stopped process, a sleeping
+   * machine), and the guest's bytes may be waiting unread: that time is not the guest's silence. */
   uint64_t late = now > c->clock_due ? now - c->clock_due : 0;
   if (late > c->opts.ping_ms) {
     c->rx_at += late;

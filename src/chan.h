@@ -15,8 +15,9 @@ typedef struct al_chan_s al_chan_t;
 typedef struct al_stream_s al_stream_t;
 
 typedef struct al_chan_opts_s {
-  /* Borrowed until on_closed, may be the same; the channel never closes them. in->data is the channel's while it reads and is put back
-   * when it stops (at the latest in al_chan_close). A write still in flight then ends by itself or when the owner closes `out`. */
+  /* Borrowed until on_closed, may be the same; the channel never closes them. in->data is the channel's while it reads
+   * and is put back when it stops (at the latest in al_chan_close). A write still in flight then ends by itself or when
+   * the owner closes `out`. */
   uv_stream_t *in, *out;
   uint8_t secret[32];           /* proof */
   uint64_t handshake_ms;        /* deadline for HELLO_ACK and for CONFIG_ACK, each; default 10000 */
@@ -40,9 +41,10 @@ typedef struct al_exit_s {
   al_err_t err;         /* kind -1 or AL_EXIT_ERROR */
 } al_exit_t;
 
-/* All on the loop thread, never from inside a call of the receiver's; each may call any al_stream_* or al_chan_* function. Bytes
- * of on_data are borrowed. on_exit is the last one, exactly once; the stream's memory is the channel's and gone after it.
- * A guest that ends a stream without END on its outputs (a grandchild held them) gives on_exit without on_end. */
+/* All on the loop thread, never from inside a call of the receiver's; each may call any al_stream_* or al_chan_*
+ * function. Bytes of on_data are borrowed. on_exit is the last one, exactly once; the stream's memory is the channel's
+ * and gone after it. A guest that ends a stream without END on its outputs (a grandchild held them) gives on_exit
+ * without on_end. */
 typedef struct al_stream_cbs_s {
   void (*on_data)(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n); /* call al_stream_consumed for what you have taken */
   void (*on_end)(al_stream_t *s, void *data, int sub);
@@ -61,7 +63,8 @@ typedef struct al_exec_req_s { /* all borrowed for the call */
 
 int
 al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *cbs, void *data, al_chan_t **out);
-/* Starts an orderly end: every stream gets on_exit with `why` (copied; NULL: AL_ELANE_CLOSED), then on_closed. Idempotent. */
+/* Starts an orderly end: every stream gets on_exit with `why` (copied; NULL: AL_ELANE_CLOSED), then on_closed.
+ * Idempotent. */
 void
 al_chan_close(al_chan_t *c, const al_err_t *why);
 uv_loop_t *
@@ -81,7 +84,8 @@ al_chan_unwatch(al_chan_watch_t *w); /* no-op when it is not watched any more */
 /* After on_ready, once. cb: 0 or error, exactly once. -EINVAL too early or twice, AL_ECHANNEL_CLOSED, -ENOMEM. */
 int
 al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t flags, void (*cb)(void *data, int status, const al_err_t *err), void *data);
-/* Round trip to the guest's agent. -EAGAIN with AL_PINGS_MAX of them on the way. cb exactly once, status 0 or AL_ECHANNEL_CLOSED. */
+/* Round trip to the guest's agent. -EAGAIN with AL_PINGS_MAX of them on the way. cb exactly once, status 0 or
+ * AL_ECHANNEL_CLOSED. */
 int
 al_chan_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data);
 
@@ -102,7 +106,8 @@ void
 al_stream_signal(al_stream_t *s, int signo, bool tree);
 void
 al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols);
-/* Abandons the stream: RESET to the guest, no on_data any more, on_exit (kind -1, `why` or AL_EABORTED) on the next turn of the loop. */
+/* Abandons the stream: RESET to the guest, no on_data any more, on_exit (kind -1, `why` or AL_EABORTED) on the next
+ * turn of the loop. */
 void
 al_stream_reset(al_stream_t *s, const al_err_t *why);
 

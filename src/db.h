@@ -37,7 +37,8 @@ al_db_close(al_db_t *db, void (*cb)(void *data), void *data);
 int
 al_db_error(struct sqlite3 *sql, int rc, const char *what, al_err_t *err);
 
-/* Parses JSON text (<= 4 MiB, depth <= 64) into values with SQLite's JSON functions, on an in-memory database; any thread, no file. -EINVAL. */
+/* Parses JSON text (<= 4 MiB, depth <= 64) into values with SQLite's JSON functions, on an in-memory database; any
+ * thread, no file. -EINVAL. */
 int
 al_json_parse(const char *text, size_t len, al_val_t **out, al_err_t *err);
 /* Renders as JSON (bytes as text with invalid bytes replaced). Caller frees; NULL when out of memory. */

@@ -14,8 +14,9 @@ typedef struct al_doctor_opts_s {
   bool allow_unknown_lima;
 } al_doctor_opts_t;
 
-/* `out`: {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}. What is wrong with the machine is in there, never an
- * error; "skipped" (KVM, what depends on something missing) does not make ok false. Fails with -ENOMEM only. */
+/* `out`: {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}. What is wrong
+ * with the machine is in there, never an error; "skipped" (KVM, what depends on something missing) does not make ok
+ * false. Fails with -ENOMEM only. */
 int
 al_doctor_run(const al_doctor_opts_t *opts, al_val_t **out, al_err_t *err);
 

@@ -7,8 +7,8 @@
  * libuv's code too); ours start at -20000 and go down, so the two ranges cannot meet. */
 
 /* X(NAME, number, meaning, cure). NAME is also the `code` people see in a LaneError; the cure is the default one, used
- * when the place that raised the error set none. Numbers are never used again. docs/ERRORS.md is made from this table by
- * scripts/generate-docs. */
+ * when the place that raised the error set none. Numbers are never used again. docs/ERRORS.md is made from this table
+ * by scripts/generate-docs. */
 #define AL_ERR_MAP(X) \
   X(BAD_OPTION, -20001, "An option or an argument is of the wrong kind or out of its bounds.", \
     "Correct the option named in the message.") \

@@ -101,8 +101,8 @@ on_handle_closed(uv_handle_t *h) {
   deinit(e);
 }
 
-/* A good result waits until everything that was handed on has been taken, so that nothing of this command can come after
- * its result. An error does not wait: whoever gets it has given up on the output. */
+/* A good result waits until everything that was handed on has been taken, so that nothing of this command can come
+ * after its result. An error does not wait: whoever gets it has given up on the output. */
 static void
 settle(al_exec_t *e) {
   if (!e->ended || e->settling) return;
@@ -122,7 +122,8 @@ give_up(al_exec_t *e, int code, const char *what) {
   al_stream_reset(e->s, &why);
 }
 
-/* What the command had kept is freed at once: the others, whose bytes may be next in the same read, must not pay for it. */
+/* What the command had kept is freed at once: the others, whose bytes may be next in the same read, must not pay for
+ * it. */
 static void
 give_up_budget(al_exec_t *e) {
   al_err_t why = { 0 };
@@ -146,8 +147,8 @@ on_line(void *data, const uint8_t *line, size_t len, bool cut) {
   return r;
 }
 
-/* Gives credit back. The bytes handed on and the bytes of the stream differ (line ends, unfinished lines), so the rule is:
- * never is more of the stream's credit withheld than the receiver still holds. */
+/* Gives credit back. The bytes handed on and the bytes of the stream differ (line ends, unfinished lines), so the rule
+ * is: never is more of the stream's credit withheld than the receiver still holds. */
 static void
 give_credit(al_exec_t *e, int sub) {
   al_taken_t *t = &e->taken[sub];

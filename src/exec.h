@@ -10,8 +10,8 @@
 #define AL_BUFFERED_LEAST (1u << 20)
 #define AL_BUFFERED_MOST (8ll << 30)
 
-/* What the commands of one lane keep of their output in memory, together. The command that passes `max` is killed and ends
- * with AL_EOUTPUT_LIMIT; the others go on. */
+/* What the commands of one lane keep of their output in memory, together. The command that passes `max` is killed and
+ * ends with AL_EOUTPUT_LIMIT; the others go on. */
 typedef struct al_budget_s {
   uint64_t used, max;
 } al_budget_t;
@@ -20,9 +20,9 @@ typedef struct al_exec_s al_exec_t;
 
 typedef struct al_exec_opts_s {
   al_exec_req_t req;         /* borrowed for the call */
-  /* stdout as lines (on_lines) and the last 64 KiB of those lines joined by '\n', without a final one; stderr the last 64 KiB.
-   * Else both whole, each up to max_output: more kills the command's tree and ends with AL_EOUTPUT_LIMIT. A line above
-   * AL_LINE_MAX is delivered in pieces, each as a line. */
+  /* stdout as lines (on_lines) and the last 64 KiB of those lines joined by '\n', without a final one; stderr the last
+   * 64 KiB. Else both whole, each up to max_output: more kills the command's tree and ends with AL_EOUTPUT_LIMIT. A
+   * line above AL_LINE_MAX is delivered in pieces, each as a line. */
   bool lines;
   bool stream;               /* raw: on_bytes for stdout and stderr, nothing kept (interactiveExec) */
   const void *input;         /* bytes for stdin, copied; with req.with_stdin */
@@ -47,9 +47,10 @@ typedef struct al_exec_cbs_s {
   void (*on_lines)(al_exec_t *e, void *data, const uint8_t *p, size_t n);
   void (*on_bytes)(al_exec_t *e, void *data, int sub, const uint8_t *p, size_t n); /* opts.stream */
   void (*on_drain)(al_exec_t *e, void *data); /* opts.input_open: al_exec_write went above 64 KiB and is below again; may be NULL */
-  /* Last, exactly once; err->code 0 = result valid, whatever the exit code. The exec's memory is gone after it. A result comes only
-   * after everything handed on has been given back by al_exec_taken, so that no line can come after it; an error does not
-   * wait, and the channel's end is one. A command that could not be started is AL_EEXEC_FAILED with the guest's words. */
+  /* Last, exactly once; err->code 0 = result valid, whatever the exit code. The exec's memory is gone after it. A
+   * result comes only after everything handed on has been given back by al_exec_taken, so that no line can come after
+   * it; an error does not wait, and the channel's end is one. A command that could not be started is AL_EEXEC_FAILED
+   * with the guest's words. */
   void (*on_done)(al_exec_t *e, void *data, al_exec_result_t *result, const al_err_t *err);
 } al_exec_cbs_t;
 

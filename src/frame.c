@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frame codec: header bytes, bounds of every frame type, TLVs. Nothing but libc, since the guest agent compiles it too. */
+/* Frame codec: header bytes, bounds of every frame type, TLVs. Nothing but libc, since the guest agent compiles it
+ * too. */
 #include "frame.h"
 #include <string.h>
 

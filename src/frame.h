@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frame codec of the channel, without I/O: the one header that host and guest agent share. docs/PROTOCOL.md explains it. */
+/* Frame codec of the channel, without I/O: the one header that host and guest agent share. docs/PROTOCOL.md explains
+ * it. */
 #ifndef AL_FRAME_H
 #define AL_FRAME_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The home: finds, makes and checks the one directory that everything of ours lives in, and installs our programs there. */
+/* The home: finds, makes and checks the one directory that everything of ours lives in, and installs our programs
+ * there. */
 #include "home.h"
 #include "mem.h"
 #include "platform.h"

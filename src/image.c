@@ -33,7 +33,8 @@ typedef struct choice_s {
   char seen[200];      /* what there is, for the message */
 } choice_t;
 
-/* True when `a` is to be preferred: "base" first, then the later creation, then the id, so that the choice never varies. */
+/* True when `a` is to be preferred: "base" first, then the later creation, then the id, so that the choice never
+ * varies. */
 static bool
 better(const al__manifest_t *a, const char *a_id, const al__manifest_t *b, const char *b_id) {
   bool a_base = strcmp(a->name, "base") == 0, b_base = strcmp(b->name, "base") == 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Image store: import with hashing, look-up, and proof that a stored image is still what was imported. Synchronous; run on a worker. */
+/* Image store: import with hashing, look-up, and proof that a stored image is still what was imported. Synchronous; run
+ * on a worker. */
 #ifndef AL_IMAGE_H
 #define AL_IMAGE_H
 
@@ -20,14 +21,16 @@ typedef struct al_image_s {
 /* Called while copying with bytes done and in all; may be NULL. */
 typedef void (*al_image_progress_cb)(void *data, uint64_t done, uint64_t total);
 
-/* Imports the directory `from` (manifest.json beside its files). Every file named in the manifest is copied and hashed at once, 0400, built aside
- * and renamed in. AL_EIMAGE_INVALID (manifest or hash), AL_ESOURCE_MISSING, -ENOSPC … Importing the same image twice is a no-op. */
+/* Imports the directory `from` (manifest.json beside its files). Every file named in the manifest is copied and hashed
+ * at once, 0400, built aside and renamed in. AL_EIMAGE_INVALID (manifest or hash), AL_ESOURCE_MISSING, -ENOSPC …
+ * Importing the same image twice is a no-op. */
 int
 al_image_import(
   const al_home_t *home, const char *from, al_image_progress_cb progress, void *data, al_image_t *out, al_err_t *err);
-/* `want`: NULL (the newest of name "base", else the newest), a name, an id, or an absolute path of an unpacked image directory, which is imported first.
- * vm_type "qemu" or "vz". Checks every file: a cached result (file <dir>/.verified: size, mtime, ctime, inode per file) counts only when the file's ctime
- * is at least 2 s older than the hashing; else it is hashed again. AL_EIMAGE_MISSING, AL_EIMAGE_CORRUPT (file, expected and found digest). */
+/* `want`: NULL (the newest of name "base", else the newest), a name, an id, or an absolute path of an unpacked image
+ * directory, which is imported first. vm_type "qemu" or "vz". Checks every file: a cached result (file <dir>/.verified:
+ * size, mtime, ctime, inode per file) counts only when the file's ctime is at least 2 s older than the hashing; else it
+ * is hashed again. AL_EIMAGE_MISSING, AL_EIMAGE_CORRUPT (file, expected and found digest). */
 int
 al_image_open(
   const al_home_t *home, const char *want, const char *vm_type, const char *arch, al_image_t *out, al_err_t *err);

@@ -34,11 +34,13 @@ int
 al__manifest_parse(const char *text, size_t len, al__manifest_t *out, al_err_t *err);
 void
 al__manifest_id(const al__manifest_t *m, char id[72]);
-/* Fills what can be told from the manifest. AL_EIMAGE_INVALID when the image has nothing for this vm type (NULL: qemu's, else vz's). */
+/* Fills what can be told from the manifest. AL_EIMAGE_INVALID when the image has nothing for this vm type (NULL:
+ * qemu's, else vz's). */
 int
 al__manifest_image(const al__manifest_t *m, const al_home_t *home, const char *vm_type, al_image_t *out, al_err_t *err);
 
-/* The manifest of a stored image. -ENOENT, AL_EIMAGE_CORRUPT (the directory's name says another digest), AL_EIMAGE_INVALID. */
+/* The manifest of a stored image. -ENOENT, AL_EIMAGE_CORRUPT (the directory's name says another digest),
+ * AL_EIMAGE_INVALID. */
 int
 al__image_load(const al_home_t *home, const char *id, al__manifest_t *out, al_err_t *err);
 /* Whether the stored files are those of the manifest; see al_image_open for when they are hashed again. */

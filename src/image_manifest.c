@@ -18,7 +18,8 @@ bad(al_err_t *err, const char *field, const char *why) {
   return al_err_set(err, AL_EIMAGE_INVALID, "The image's manifest is not usable: %s %s.", field, why);
 }
 
-/* A text of 1 to cap - 1 bytes out of `allowed` that starts with one of `first`. NULL sets allow all printable ASCII. */
+/* A text of 1 to cap - 1 bytes out of `allowed` that starts with one of `first`. NULL sets allow all printable
+ * ASCII. */
 static int
 take_text(const al_val_t *map, const char *key, const char *first, const char *allowed, char *out, size_t cap,
   al_err_t *err) {

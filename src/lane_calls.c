@@ -131,7 +131,8 @@ text_list(const al_val_t *list, const char **out, size_t max, const char *key, a
   return 0;
 }
 
-/* The lane's environment, then the call's own: a name given twice counts with its last value. Points into both; free the array only. */
+/* The lane's environment, then the call's own: a name given twice counts with its last value. Points into both; free
+ * the array only. */
 static const char **
 merge_env(char *const *base, char *const *own) {
   size_t n = 0, used = 0;

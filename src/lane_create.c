@@ -364,7 +364,8 @@ transport_open(al_transport_t *t, void *data, uv_stream_t *in, uv_stream_t *out)
   al_lane_t *lane = data;
   (void) t;
   static const al_chan_cbs_t cbs = { on_ready, on_chan_closed };
-  /* An emulated guest on a busy machine may well be silent for longer than the channel's usual 15 s without being dead. */
+  /* An emulated guest on a busy machine may well be silent for longer than the channel's usual 15 s without being
+   * dead. */
   int64_t left = left_ms(lane);
   al_chan_opts_t opts = {
     .in = in, .out = out, .handshake_ms = left > 0 ? (uint64_t) left : 1, .silence_ms = lane->spec.accel == AL_ACCEL_TCG ? TCG_SILENCE_MS : 0

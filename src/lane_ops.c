@@ -121,7 +121,8 @@ void
 al_lane_give_up(al_lane_t *lane, const al_err_t *err) {
   if (!lane->cause.code) lane->cause = *err;
   if (lane->finished) return;
-  /* The checks may take their time, the sweep most of all, and there is nothing of this lane to clean up: who waits is told now. */
+  /* The checks may take their time, the sweep most of all, and there is nothing of this lane to clean up: who waits is
+   * told now. */
   if (lane->create_id && !lane->step_busy) {
     al_engine_fail(lane->engine, lane->create_id, &lane->cause);
     lane->create_id = 0;
@@ -209,7 +210,8 @@ keep_cause(al_lane_t *lane, int event, const al_err_t *why) {
 
 void
 al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reason) {
-  /* This engine has had its try, the next one is the sweep's. Who asks before all are answered hears what this one came to. */
+  /* This engine has had its try, the next one is the sweep's. Who asks before all are answered hears what this one came
+   * to. */
   if (lane->state == AL_LANE_STUCK) return;
   al_lane_next_t next = al_lane_next(lane->state, event);
   if (next.action == AL_LANE_DO_REFUSE) return; /* a late echo, such as the channel's end after the lane's */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lima driver: finding the programs, the version check, and what all limactl children share (environment, spawn, error text). */
+/* Lima driver: finding the programs, the version check, and what all limactl children share (environment, spawn, error
+ * text). */
 #include "lima_int.h"
 
 #include "mem.h"
@@ -284,7 +285,8 @@ al_lima_open(
   snprintf(l->vm_type, sizeof l->vm_type, "%s", strcmp(u.sysname, "Darwin") == 0 ? "vz" : "qemu");
   snprintf(l->arch, sizeof l->arch, "%s",
     strcmp(u.machine, "arm64") == 0 || strcmp(u.machine, "aarch64") == 0 ? "aarch64" : "x86_64");
-  /* Lima puts the directory into QEMU's option strings, where a comma separates, and through Go templates, where {{ begins one. */
+  /* Lima puts the directory into QEMU's option strings, where a comma separates, and through Go templates, where {{
+   * begins one. */
   if (strchr(home->lima, ',') || strstr(home->lima, "{{")) {
     return al_err_set(
       err, AL_EHOME_UNSAFE, "the home “%s” contains a comma or “{{”, which QEMU's options cannot carry", home->root);

@@ -14,8 +14,7 @@ typedef struct al_lima_s {
   al_worker_t *io;          /* blocking file work; borrowed */
   const al_home_t *home;    /* borrowed */
   char limactl[1024], qemu[1024], qemu_img[1024], ssh_keygen[1024]; /* absolute, checked */
-  char path_env
-    [512]; /* PATH of every child: the directories of QEMU and ssh, then /usr/bin and /bin; each was found by the checked look-up */
+  char path_env[512];       /* PATH of every child: where the checked look-up found QEMU and ssh, then /usr/bin and /bin */
   char warden[1024];        /* installed copy */
   char agent[2][1024];      /* host paths of the guest agents: [0] x86_64, [1] aarch64 */
   char version[32];         /* "2.2.0" */
@@ -41,7 +40,8 @@ typedef struct al_lane_spec_s {
   al_ident_t owner;
 } al_lane_spec_t;
 
-/* Exactly once, never from inside the call, except when there is no memory for the operation itself (-ENOMEM, told at once). */
+/* Exactly once, never from inside the call, except when there is no memory for the operation itself (-ENOMEM, told at
+ * once). */
 typedef void (*al_lima_cb)(void *data, int status, const al_err_t *err);
 
 typedef struct al_lima_opts_s {
@@ -50,33 +50,38 @@ typedef struct al_lima_opts_s {
   const char *warden, *agent_x86_64, *agent_aarch64; /* from the package */
 } al_lima_opts_t;
 
-/* Finds limactl, QEMU, ssh-keygen, installs the warden; synchronous. AL_ELIMA_MISSING, AL_EQEMU_MISSING, AL_EPROGRAM_UNSAFE, AL_ELIMA_ROOT. */
+/* Finds limactl, QEMU, ssh-keygen, installs the warden; synchronous. AL_ELIMA_MISSING, AL_EQEMU_MISSING,
+ * AL_EPROGRAM_UNSAFE, AL_ELIMA_ROOT. */
 int
 al_lima_open(
   al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *home, const al_lima_opts_t *opts, al_err_t *err);
-/* `limactl --version` (5 s): AL_ELIMA_TOO_OLD, AL_ELIMA_UNKNOWN_VERSION. Remembers the answer while the file's identity stays. */
+/* `limactl --version` (5 s): AL_ELIMA_TOO_OLD, AL_ELIMA_UNKNOWN_VERSION. Remembers the answer while the file's identity
+ * stays. */
 void
 al_lima_check_version(al_lima_t *l, bool allow_unknown, al_lima_cb cb, void *data);
-/* What the first line of `limactl --version` means: 0, AL_ELIMA_TOO_OLD, or AL_ELIMA_UNKNOWN_VERSION, which `allow_unknown`
- * forgives when the line is limactl's at all. `version`: what it calls itself, cut to fit. */
+/* What the first line of `limactl --version` means: 0, AL_ELIMA_TOO_OLD, or AL_ELIMA_UNKNOWN_VERSION, which
+ * `allow_unknown` forgives when the line is limactl's at all. `version`: what it calls itself, cut to fit. */
 int
 al_lima_judge_version(const char *line, bool allow_unknown, char *version, size_t cap);
-/* _config/user{,.pub} and networks.yaml made once under a lock; anything else in _config is AL_ECONFIG_REFUSED with its name. */
+/* _config/user{,.pub} and networks.yaml made once under a lock; anything else in _config is AL_ECONFIG_REFUSED with its
+ * name. */
 void
 al_lima_prepare(al_lima_t *l, al_lima_cb cb, void *data);
-/* auto: KVM after the probe (spec->image's kernel prints its marker within 5 s; cached by boot id, QEMU and kernel digest in <home>/run), else TCG. */
+/* auto: KVM after the probe (spec->image's kernel prints its marker within 5 s; cached by boot id, QEMU and kernel
+ * digest in <home>/run), else TCG. */
 void
 al_lima_choose_accel(
   al_lima_t *l, const al_image_t *image, void (*cb)(void *data, al_accel_t accel, const char *notice), void *data);
-/* Instance directory built in <lima>/_tmp.NAME (underscore: ignored by Lima) and renamed in: lima.yaml, lima-version, disk overlay, sealed record agent-lane.json
- * (name, registry id, device, inode). */
+/* Instance directory built in <lima>/_tmp.NAME (underscore: ignored by Lima) and renamed in: lima.yaml, lima-version,
+ * disk overlay, sealed record agent-lane.json (name, registry id, device, inode). */
 void
 al_lima_build(al_lima_t *l, const al_lane_spec_t *spec, al_lima_cb cb, void *data);
 /* Reads the effective configuration back and compares: AL_ECONFIG_REFUSED names the key. */
 void
 al_lima_verify(al_lima_t *l, const al_lane_spec_t *spec, al_lima_cb cb, void *data);
 
-/* One boot: `limactl start` in the background; answers `booted` when the ssh banner was seen. The child goes on after that (Lima waits for its own signs). */
+/* One boot: `limactl start` in the background; answers `booted` when the ssh banner was seen. The child goes on after
+ * that (Lima waits for its own signs). */
 typedef struct al_boot_s al_boot_t;
 typedef void (*al_boot_cb)(al_boot_t *b, void *data, int status, const al_err_t *err, uint16_t ssh_port);
 int
@@ -86,9 +91,10 @@ al_lima_boot(
 void
 al_lima_boot_close(al_boot_t *b, void (*cb)(void *data), void *data);
 
-/* Destroy: (1) each pid file checked by identity, stale ones unlinked; (2) limactl delete -f (20 s); (3) proof: no hostagent, warden, QEMU, ssh master or shell of this
- * lane is left (killed by identity when they are), directory gone (removed by descriptor when it is not). Idempotent, resumable from any half-made state.
- * AL_EDESTROY_FAILED says what is left. Only takes a valid name, only below <home>/lima. */
+/* Destroy: (1) each pid file checked by identity, stale ones unlinked; (2) limactl delete -f (20 s); (3) proof: no
+ * hostagent, warden, QEMU, ssh master or shell of this lane is left (killed by identity when they are), directory gone
+ * (removed by descriptor when it is not). Idempotent, resumable from any half-made state. AL_EDESTROY_FAILED says what
+ * is left. Only takes a valid name, only below <home>/lima. */
 void
 al_lima_destroy(al_lima_t *l, const char *name, al_lima_cb cb, void *data);
 

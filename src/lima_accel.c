@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chooses the accelerator: KVM only when the image's own kernel has been seen to run under it, else software emulation with a notice. */
+/* Chooses the accelerator: KVM only when the image's own kernel has been seen to run under it, else software emulation
+ * with a notice. */
 #include "lima_int.h"
 
 #include "mem.h"
@@ -10,9 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Theory of operation. /dev/kvm may exist and be of no use: it may be closed to this user, or it may open and never run a stock kernel past
- * its first lines. So the image's kernel and initrd are started once under KVM; the initrd prints the image's probe marker when the kernel
- * command line asks for it. The verdict is kept in <home>/run/kvm-probe for this boot, this QEMU and this kernel. */
+/* Theory of operation. /dev/kvm may exist and be of no use: it may be closed to this user, or it may open and never run
+ * a stock kernel past its first lines. So the image's kernel and initrd are started once under KVM; the initrd prints
+ * the image's probe marker when the kernel command line asks for it. The verdict is kept in <home>/run/kvm-probe for
+ * this boot, this QEMU and this kernel. */
 
 #define PROBE_MS 5000u
 #define PROBE_OUT_MAX (256u << 10)

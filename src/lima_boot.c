@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One boot: runs `limactl start` in the background, follows the host agent's events, polls until the guest's sshd says its banner. */
+/* One boot: runs `limactl start` in the background, follows the host agent's events, polls until the guest's sshd says
+ * its banner. */
 #include "lima_int.h"
 
 #include "lines.h"
@@ -13,13 +14,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Theory of operation. `limactl start` waits for signs that come late, or not at all in a lane, so nobody waits for it. ha.stdout.log
- * gives the ssh port. On Linux the listener on that port must be this lane's QEMU, asked once before the first connection (nobody can
- * bind it while QEMU holds it). The network stack of QEMU accepts before the guest listens, so only
- * bytes prove anything. While the guest has no network a try is stuck (its next packet is seconds away), so a new one is made every half
- * second. A try that is closed at once was refused by the guest's kernel: from then on the guest answers, so tries follow quickly, and one
- * that is *not* refused has reached sshd, which may be slow on a busy machine and would only get slower by being asked again: it is waited
- * for. One timer drives it all; its ticks read a local file of a few lines. */
+/* Theory of operation. `limactl start` waits for signs that come late, or not at all in a lane, so nobody waits for it.
+ * ha.stdout.log gives the ssh port. On Linux the listener on that port must be this lane's QEMU, asked once before the
+ * first connection (nobody can bind it while QEMU holds it). The network stack of QEMU accepts before the guest
+ * listens, so only bytes prove anything. While the guest has no network a try is stuck (its next packet is seconds
+ * away), so a new one is made every half second. A try that is closed at once was refused by the guest's kernel: from
+ * then on the guest answers, so tries follow quickly, and one that is *not* refused has reached sshd, which may be slow
+ * on a busy machine and would only get slower by being asked again: it is waited for. One timer drives it all; its
+ * ticks read a local file of a few lines. */
 
 #define TICK_MS 20
 #define TRIES 2

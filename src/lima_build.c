@@ -12,9 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Theory of operation. Lima ignores names that begin with an underscore, so _tmp.NAME is invisible to it while files are written and
- * qemu-img makes the overlay. The rename is the moment of birth. rename(2) of a directory replaces nothing but an empty directory, so no
- * existing instance can be lost. Kernel and initrd are copies (clones where the file system can): the warden wants plain files of the lane. */
+/* Theory of operation. Lima ignores names that begin with an underscore, so _tmp.NAME is invisible to it while files
+ * are written and qemu-img makes the overlay. The rename is the moment of birth. rename(2) of a directory replaces
+ * nothing but an empty directory, so no existing instance can be lost. Kernel and initrd are copies (clones where the
+ * file system can): the warden wants plain files of the lane. */
 
 #define QEMU_IMG_MS 20000u
 
@@ -88,7 +89,8 @@ begin(al_job_t *job) {
   return write_files(q, dir);
 }
 
-/* The record by which the sweep knows a directory as ours without a registry: bound to this very directory by device and inode. */
+/* The record by which the sweep knows a directory as ours without a registry: bound to this very directory by device
+ * and inode. */
 static int
 seal(build_t *q, int dir) {
   struct stat st;

@@ -22,8 +22,8 @@ typedef struct al__lima_op_s {
   al_err_t err;
 } al__lima_op_t;
 
-/* Allocates an operation of `size` bytes that begins with al__lima_op_t. When memory is out, cb is told at once (the one exception to
- * "never from inside the call") and NULL is returned. */
+/* Allocates an operation of `size` bytes that begins with al__lima_op_t. When memory is out, cb is told at once (the
+ * one exception to "never from inside the call") and NULL is returned. */
 void *
 al__lima_op_new(al_lima_t *l, size_t size, al_lima_cb cb, void *data);
 /* Calls back with `status` (and op->err, filled from status when empty), then frees the operation. */
@@ -33,30 +33,35 @@ al__lima_op_end(al__lima_op_t *op, int status);
 void
 al__lima_op_end_soon(al__lima_op_t *op, int status);
 
-/* The whole environment of a child, built from nothing; QEMU_SYSTEM_* (the warden and its policy) only with `spec`. NULL when out of memory. */
+/* The whole environment of a child, built from nothing; QEMU_SYSTEM_* (the warden and its policy) only with `spec`.
+ * NULL when out of memory. */
 char **
 al__lima_env(const al_lima_t *l, const al_lane_spec_t *spec);
 void
 al__lima_strv_free(char **v);
-/* Starts argv[0] in its own session: stdin null, stdout into p->out up to out_cap (0: null), stderr as bounded tail. Returns as al_proc_start does. */
+/* Starts argv[0] in its own session: stdin null, stdout into p->out up to out_cap (0: null), stderr as bounded tail.
+ * Returns as al_proc_start does. */
 int
 al__lima_spawn(al_lima_t *l, const al_lane_spec_t *spec, al_proc_t *p, const char *const *argv, uint64_t deadline_ms,
   size_t out_cap, al_proc_cb cb);
 /* 0 when the child ended with exit code 0, else sets err: what was run, how it ended, the last message it wrote. */
 int
 al__lima_child_result(al_proc_t *p, int status, int code, const char *what, al_err_t *err);
-/* The last error or fatal message of a log in logrus JSON lines, else its last line; printable, "" when there is nothing. */
+/* The last error or fatal message of a log in logrus JSON lines, else its last line; printable, "" when there is
+ * nothing. */
 void
 al__lima_last_message(const char *text, size_t len, char *out, size_t cap);
 /* The same of the last AL__LIMA_LOG_TAIL bytes of <dir>/<name>. */
 void
 al__lima_log_message(const char *dir, const char *name, char *out, size_t cap);
 
-/* _config may hold user, user.pub and networks.yaml, all plain files of ours: else AL_ECONFIG_REFUSED. A missing _config is fine. */
+/* _config may hold user, user.pub and networks.yaml, all plain files of ours: else AL_ECONFIG_REFUSED. A missing
+ * _config is fine. */
 int
 al__lima_config_check(const al_home_t *home, al_err_t *err);
 
-/* lima_yaml.c: text of lima.yaml; and the text of a QEMU_SYSTEM_* value (words quoted for Lima's shell-like splitting). */
+/* lima_yaml.c: text of lima.yaml; and the text of a QEMU_SYSTEM_* value (words quoted for Lima's shell-like
+ * splitting). */
 int
 al__lima_yaml(const al_lima_t *l, const al_lane_spec_t *spec, al_buf_t *out, al_err_t *err);
 int

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prepares LIMA_HOME once: the key pair and networks.yaml in _config, made without the races that Lima itself has there. */
+/* Prepares LIMA_HOME once: the key pair and networks.yaml in _config, made without the races that Lima itself has
+ * there. */
 #include "lima_int.h"
 
 #include "mem.h"
@@ -13,9 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Theory of operation. Lima makes the key pair and networks.yaml at first use, by check-then-write: two first uses at once can fail.
- * So they are made here: the keys into a private directory below <home>/run, then put in place under a lock of ours, where whoever comes
- * second finds them and throws its own away. `user` is renamed last: where it exists, user.pub does too. */
+/* Theory of operation. Lima makes the key pair and networks.yaml at first use, by check-then-write: two first uses at
+ * once can fail. So they are made here: the keys into a private directory below <home>/run, then put in place under a
+ * lock of ours, where whoever comes second finds them and throws its own away. `user` is renamed last: where it exists,
+ * user.pub does too. */
 
 #define LOCK_MS 10000
 #define KEYGEN_MS 20000u

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which processes belong to a lane: told by their command lines, which name the lane's own directory or its unique name. */
+/* Which processes belong to a lane: told by their command lines, which name the lane's own directory or its unique
+ * name. */
 #include "lima_int.h"
 
 #include <stdio.h>
@@ -13,7 +14,8 @@ al__lima_kind_name(al__lima_kind_t kind) {
   return kind_names[kind];
 }
 
-/* The argument after *pos, or NULL at the end. A command line may lack its last NUL (setproctitle), so every length is checked. */
+/* The argument after *pos, or NULL at the end. A command line may lack its last NUL (setproctitle), so every length is
+ * checked. */
 static const char *
 next_arg(const char *cmdline, size_t len, size_t *pos, size_t *arg_len) {
   if (*pos >= len) return NULL;

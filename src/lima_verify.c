@@ -8,9 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Theory of operation. The expectation is a tree like the answer. A key that we expect must be there and equal; a key that we do not know
- * may only say nothing: null, false, 0, "" or empty all the way down. So a feature that a newer Lima adds, or a mount that an override
- * file adds, stops the lane. ANY marks the few values that have no effect in a plain lane. */
+/* Theory of operation. The expectation is a tree like the answer. A key that we expect must be there and equal; a key
+ * that we do not know may only say nothing: null, false, 0, "" or empty all the way down. So a feature that a newer
+ * Lima adds, or a mount that an override file adds, stops the lane. ANY marks the few values that have no effect in a
+ * plain lane. */
 
 #define ANY "\001any"
 #define DEPTH_MAX 32

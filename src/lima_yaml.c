@@ -17,8 +17,9 @@ decode(const uint8_t **p) {
   return c;
 }
 
-/* A YAML double-quoted scalar. Everything but printable ASCII is escaped, so that no YAML reader can see a line break, a control
- * character or a byte-order mark. Invalid UTF-8 cannot be written: *rc becomes -EILSEQ. Errors stick in *rc. */
+/* A YAML double-quoted scalar. Everything but printable ASCII is escaped, so that no YAML reader can see a line
+ * break, a control character or a byte-order mark. Invalid UTF-8 cannot be written: *rc becomes -EILSEQ. Errors
+ * stick in *rc. */
 void
 al__lima_yaml_quote(al_buf_t *out, const char *s, int *rc) {
   size_t n = strlen(s);
@@ -83,7 +84,8 @@ driver(al_buf_t *out, const al_lima_t *l, const al_lane_spec_t *spec, int *rc) {
     literal(out, "vmOpts:\n  vz:\n    rosetta: {enabled: false, binfmt: false}\n    diskImageFormat: \"raw\"\n", rc);
     return;
   }
-  /* Firmware is never run: the kernel is loaded directly. Legacy BIOS spares looking for UEFI images; QEMU knows it on x86 only. */
+  /* Firmware is never run: the kernel is loaded directly. Legacy BIOS spares looking for UEFI images; QEMU knows it on
+   * x86 only. */
   if (strcmp(l->arch, "x86_64") == 0) literal(out, "firmware: {legacyBIOS: true}\n", rc);
   if (spec->accel == AL_ACCEL_TCG && *rc == 0)
     *rc = al_buf_printf(out, "vmOpts:\n  qemu:\n    cpuType: {%s: \"max\"}\n", l->arch);

@@ -17,10 +17,12 @@ al_name_make(char name[AL_NAME_LEN + 1], uint64_t unix_seconds, const uint8_t ra
 bool
 al_name_valid(const char *name);
 
-/* Absolute, no empty, "." or ".." component, no NUL (len), no trailing slash, <= AL_PATH_MAX: AL_EGUEST_PATH_INVALID. */
+/* Absolute, no empty, "." or ".." component, no NUL (len), no trailing slash, <= AL_PATH_MAX:
+ * AL_EGUEST_PATH_INVALID. */
 int
 al_guest_path_check(const char *path, size_t len, al_err_t *err);
-/* True for ".git" in any case folding, also with trailing dots, spaces or NTFS/HFS tricks (".git ", "git~1", ignorable code points). */
+/* True for ".git" in any case folding, also with trailing dots, spaces or NTFS/HFS tricks (".git ", "git~1", ignorable
+ * code points). */
 bool
 al_is_dotgit(const char *component, size_t len);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The primitives that differ between Linux and macOS; platform_linux.c, platform_darwin.c, platform_posix.c. Synchronous,
- * any thread. Return 0 or -errno. */
+/* The primitives that differ between Linux and macOS; platform_linux.c, platform_darwin.c, platform_posix.c.
+ * Synchronous, any thread. Return 0 or -errno. */
 #ifndef AL_PLATFORM_H
 #define AL_PLATFORM_H
 
@@ -38,7 +38,8 @@ typedef int (*al_plat_proc_cb)(void *data, const al_ident_t *id, const char *cmd
 int
 al_plat_each_process(al_plat_proc_cb cb, void *data);
 
-/* The process of our uid that listens on 127.0.0.1:port. -ENOENT when nobody of ours does. -ENOSYS where it cannot be told. */
+/* The process of our uid that listens on 127.0.0.1:port. -ENOENT when nobody of ours does. -ENOSYS where it cannot be
+ * told. */
 int
 al_plat_tcp_listener(uint16_t port, al_ident_t *out);
 
@@ -63,10 +64,12 @@ al_plat_fsync(int fd); /* F_FULLFSYNC on macOS */
 /* Opens a path below dirfd with no symbolic link followed in any component. */
 int
 al_plat_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
-/* Copy by clone where the file system can (macOS: clonefile, Linux: FICLONE), else a plain copy that keeps holes. `to` must not exist. */
+/* Copy by clone where the file system can (macOS: clonefile, Linux: FICLONE), else a plain copy that keeps holes. `to`
+ * must not exist. */
 int
 al_plat_clone_file(const char *from, const char *to, mode_t mode);
-/* Removes a directory tree below dirfd by descriptors, following no link and crossing no file system. -ENOENT when absent. */
+/* Removes a directory tree below dirfd by descriptors, following no link and crossing no file system. -ENOENT when
+ * absent. */
 int
 al_plat_remove_tree(int dirfd, const char *name);
 /* mkdir with parents, mode for the new ones. */
@@ -81,8 +84,9 @@ al_plat_write_new(int dirfd, const char *path, const void *p, size_t n, mode_t m
 /* Replaces `path` whole (temporary sibling, fsync, rename). */
 int
 al_plat_write_replace(int dirfd, const char *path, const void *p, size_t n, mode_t mode);
-/* Finds a program: absolute path of `name` in PATH-like `path` (NULL: the process's own PATH), skipping relative, group- or
- * world-writable and node_modules entries; or checks `name` itself when it has a slash (AL_EPROGRAM_UNSAFE when it may not be used). -ENOENT. */
+/* Finds a program: absolute path of `name` in PATH-like `path` (NULL: the process's own PATH), skipping relative,
+ * group- or world-writable and node_modules entries; or checks `name` itself when it has a slash (AL_EPROGRAM_UNSAFE
+ * when it may not be used). -ENOENT. */
 int
 al_plat_find_program(const char *name, const char *path, char *out, size_t cap, al_err_t *err);
 

@@ -63,7 +63,8 @@ al_plat_exe_path(char *out, size_t cap) {
   return 0;
 }
 
-/* fsync only hands the data to the drive on macOS; F_FULLFSYNC waits until it is stored. Not every file system has it. */
+/* fsync only hands the data to the drive on macOS; F_FULLFSYNC waits until it is stored. Not every file system has
+ * it. */
 int
 al_plat_fsync(int fd) {
   while (fcntl(fd, F_FULLFSYNC)) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Linux and macOS share: files and directory trees by descriptor, and whether a process is still the one it was. */
+/* What Linux and macOS share: files and directory trees by descriptor, and whether a process is still the one it
+ * was. */
 #include "platform_priv.h"
 #include "mem.h"
 #include <errno.h>

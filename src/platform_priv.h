@@ -5,8 +5,8 @@
 
 #include "platform.h"
 
-/* Who has this pid now; -ESRCH when nobody has. *exe_rc: 0, or why out->exe is "": -ENOENT when the program was removed or
- * the process is on its way out and has no memory left. */
+/* Who has this pid now; -ESRCH when nobody has. *exe_rc: 0, or why out->exe is "": -ENOENT when the program was removed
+ * or the process is on its way out and has no memory left. */
 int
 al__plat_ident_now(pid_t pid, al_ident_t *out, int *exe_rc);
 /* 0, or -EXDEV for a path that is empty, absolute, or has a ".." component. */

@@ -120,7 +120,8 @@ check_done(priv_t *v) {
 }
 
 /* The child leads its own session and group, so -pid is exactly what it started and nothing else. Only ever called
- * while the child is not reaped, or in the very turn of the loop in which it was: its number cannot be anybody else's. */
+ * while the child is not reaped, or in the very turn of the loop in which it was: its number cannot be anybody
+ * else's. */
 static void
 signal_group(priv_t *v, int signo) {
   if (v->process.pid > 1) (void) kill(-v->process.pid, signo);
@@ -325,8 +326,8 @@ run(priv_t *v, const al_proc_opts_t *opts) {
   if (opts->deadline_ms) uv_timer_start(&v->timer, on_timer, opts->deadline_ms, 0);
 }
 
-/* libuv writes to a child's stdin without MSG_NOSIGNAL, so a child that closed it would end us. Node ignores SIGPIPE and
- * other programs handle it as they like; only where it would kill is it blocked, and only on the loop's thread. The
+/* libuv writes to a child's stdin without MSG_NOSIGNAL, so a child that closed it would end us. Node ignores SIGPIPE
+ * and other programs handle it as they like; only where it would kill is it blocked, and only on the loop's thread. The
  * child starts with an empty mask all the same. */
 static void
 survive_sigpipe(void) {

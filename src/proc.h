@@ -53,8 +53,9 @@ struct al_proc_s {
   struct al_proc_priv_s *priv;
 };
 
-/* Starts. Loop thread. `p` is the caller's memory until on_done, which comes exactly once and never from inside this call;
- * a spawn failure arrives there too. Returns 0, -EINVAL for bad options or -ENOMEM (then on_done is not called). */
+/* Starts. Loop thread. `p` is the caller's memory until on_done, which comes exactly once and never from inside
+ * this call; a spawn failure arrives there too. Returns 0, -EINVAL for bad options or -ENOMEM (then on_done is not
+ * called). */
 int
 al_proc_start(uv_loop_t *loop, al_proc_t *p, const al_proc_opts_t *opts, al_proc_cb on_done);
 /* TERM to the group now, KILL after the grace, and KILL to what is left of the group when the child has exited. on_done

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registry: the only SQL text about lanes. Rows are written before anything is created and closed only after the proof of the end. */
+/* Registry: the only SQL text about lanes. Rows are written before anything is created and closed only after the proof
+ * of the end. */
 #ifndef AL_REGISTRY_H
 #define AL_REGISTRY_H
 
@@ -32,15 +33,18 @@ al_registry_close(al_registry_t *r, void (*cb)(void *data), void *data);
 
 typedef void (*al_registry_cb)(void *data, int status, const al_err_t *err);
 
-/* One try to take a place: the row (name, owner, expiry … filled in by the caller) is inserted as REGISTERED and row->id set when fewer than `max` lanes are
- * open and no older waiter lives; else the ticket stays in the queue and status is 1 with `holders` (names, comma-separated) filled. *ticket is 0 at first.
- * Waiters whose process is gone are dropped. Call again every 250 ms; al_registry_leave when giving up. `row`, `ticket`, `holders` stay valid until cb. */
+/* One try to take a place: the row (name, owner, expiry … filled in by the caller) is inserted as REGISTERED and
+ * row->id set when fewer than `max` lanes are open and no older waiter lives; else the ticket stays in the queue
+ * and status is 1 with `holders` (names, comma-separated) filled. *ticket is 0 at first. Waiters whose process is
+ * gone are dropped. Call again every 250 ms; al_registry_leave when giving up. `row`, `ticket`, `holders` stay
+ * valid until cb. */
 void
 al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap,
   al_registry_cb cb, void *data);
 void
 al_registry_leave(al_registry_t *r, int64_t ticket);
-/* Compare-and-set of the state, in one transaction with a history line. AL_EINTERNAL when the row is not in `from`. `reason` may be NULL. */
+/* Compare-and-set of the state, in one transaction with a history line. AL_EINTERNAL when the row is not in `from`.
+ * `reason` may be NULL. */
 void
 al_registry_move(al_registry_t *r, int64_t id, int from, int to, const char *reason, al_registry_cb cb, void *data);
 /* Any open state -> CLOSING; 0 also when it was CLOSING or STUCK; AL_ELANE_CLOSED when CLOSED. */

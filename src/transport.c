@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all transports share: a child process, its stdin and stdout as a pair of streams, the wait for its marker, the end. */
+/* What all transports share: a child process, its stdin and stdout as a pair of streams, the wait for its marker, the
+ * end. */
 #include "transport_int.h"
 
 #include "mem.h"
@@ -13,10 +14,11 @@
 #define RETRY_MS 300
 #define SSH_FAILED 255 /* ssh's own exit code; nothing of ours ran in the guest, or a signal ended it */
 
-/* Theory of operation. The transport owns both streams, not the process runner: they stay valid until al_transport_close, whatever
- * becomes of the child, so the channel above never holds a stream that is gone. It learns the end as EOF. Before the marker nothing of
- * the child's output is anybody's; from the marker on nothing of it is the transport's. A busy guest's sshd drops connections while others
- * are logging in; so a child that ends with ssh's own exit code before the marker is run again, a few times, within the deadline. */
+/* Theory of operation. The transport owns both streams, not the process runner: they stay valid until
+ * al_transport_close, whatever becomes of the child, so the channel above never holds a stream that is gone. It learns
+ * the end as EOF. Before the marker nothing of the child's output is anybody's; from the marker on nothing of it is the
+ * transport's. A busy guest's sshd drops connections while others are logging in; so a child that ends with ssh's own
+ * exit code before the marker is run again, a few times, within the deadline. */
 
 static void
 free_if_over(al_transport_t *t) {

@@ -8,17 +8,20 @@
 typedef struct al_transport_s al_transport_t;
 
 typedef struct al_transport_cbs_s {
-  /* The lane agent has been delivered and is running: in/out carry frames only from here (the bootstrap's marker has been consumed). */
+  /* The lane agent has been delivered and is running: in/out carry frames only from here (the bootstrap's marker has
+   * been consumed). */
   void (*on_open)(al_transport_t *t, void *data, uv_stream_t *in, uv_stream_t *out);
   /* Could not be opened. Exactly one of on_open and on_failed. */
   void (*on_failed)(al_transport_t *t, void *data, const al_err_t *err);
 } al_transport_cbs_t;
 
-/* One `limactl shell` under `deadline_ms`: sends the agent, waits for the marker. The login user runs it by sudo as root. */
+/* One `limactl shell` under `deadline_ms`: sends the agent, waits for the marker. The login user runs it by sudo as
+ * root. */
 int
 al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, const al_transport_cbs_t *cbs,
   void *data, al_transport_t **out);
-/* A program of this machine in the guest's place (tests, benchmarks): argv run directly, its stdin/stdout are the channel at once. */
+/* A program of this machine in the guest's place (tests, benchmarks): argv run directly, its stdin/stdout are the
+ * channel at once. */
 int
 al_transport_local(uv_loop_t *loop, const char *const *argv, const char *const *env, const al_transport_cbs_t *cbs,
   void *data, al_transport_t **out);

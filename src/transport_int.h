@@ -42,7 +42,8 @@ void
 al__transport_job(al_transport_t *t, al_worker_t *io, int (*run)(al_job_t *), void (*done)(al_job_t *, int));
 bool
 al__transport_job_ended(al_transport_t *t);
-/* Starts the child, writes `first` (borrowed until the end) to it and waits for `marker` (NULL: open at once, on the loop's next turn). */
+/* Starts the child, writes `first` (borrowed until the end) to it and waits for `marker` (NULL: open at once, on the
+ * loop's next turn). */
 int
 al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *first, size_t first_len,
   const char *marker, uint64_t deadline_ms);

@@ -8,14 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Theory of operation. The login shell runs the constant bootstrap by sudo: it takes SIZE bytes of its stdin as the agent, prints a marker
- * line with a random token, and becomes the agent. Whatever a login shell or a profile prints comes before the marker and is dropped,
- * within bounds. The agent never speaks first, so bytes behind the marker in the same read are a violation, not data to keep. */
+/* Theory of operation. The login shell runs the constant bootstrap by sudo: it takes SIZE bytes of its stdin as the
+ * agent, prints a marker line with a random token, and becomes the agent. Whatever a login shell or a profile prints
+ * comes before the marker and is dropped, within bounds. The agent never speaks first, so bytes behind the marker in
+ * the same read are a violation, not data to keep. */
 
 #define AGENT_MAX (8u << 20)
 
-/* No byte of this comes from outside: SIZE is a number, TOKEN is hexadecimal. mkdir and chmod are for images that did not prepare the place:
- * every program costs 30 ms and more in an emulated guest. */
+/* No byte of this comes from outside: SIZE is a number, TOKEN is hexadecimal. mkdir and chmod are for images that did
+ * not prepare the place: every program costs 30 ms and more in an emulated guest. */
 #define BOOTSTRAP \
   "umask 077; cd /run && { [ -d agent-lane ] || mkdir agent-lane; } && head -c %zu > agent-lane/agent && " \
   "{ [ -x agent-lane/agent ] || chmod 700 agent-lane/agent; } && " \

@@ -88,7 +88,8 @@ al_val_map(void) {
   return make(AL_MAP);
 }
 
-/* Room for one more entry. The room is not stored: it is 4, 8, 16 …, so it is used up exactly when len is one of these. */
+/* Room for one more entry. The room is not stored: it is 4, 8, 16 …, so it is used up exactly when len is one of
+ * these. */
 static int
 grow(al_val_t *v) {
   size_t len = v->len, room;

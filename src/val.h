@@ -55,7 +55,8 @@ al_val_free(al_val_t *v);
 const al_val_t *
 al_val_get(const al_val_t *map, const char *key); /* NULL when absent or AL_NULL */
 
-/* Typed reads with a default for an absent key. A wrong kind or a value out of bounds is AL_EBAD_OPTION naming the key. */
+/* Typed reads with a default for an absent key. A wrong kind or a value out of bounds is AL_EBAD_OPTION naming the
+ * key. */
 int
 al_val_get_text(const al_val_t *map, const char *key, const char *dflt, const char **out, al_err_t *err);
 int

@@ -15,8 +15,8 @@
 #define SAID_MAX 400      /* of what tar printed, in our message */
 
 /* Constant texts; the paths are positional parameters. A file is unpacked under a temporary name beside its place and
- * renamed (mv -T replaces a link and refuses a directory); TERM removes it. A tree is merged in place; tar replaces a link
- * that stands where a directory comes instead of following it. */
+ * renamed (mv -T replaces a link and refuses a directory); TERM removes it. A tree is merged in place; tar replaces a
+ * link that stands where a directory comes instead of following it. */
 #define TAR "tar --warning=no-timestamp --warning=no-unknown-keyword --no-same-owner -xpf - "
 static const char file_script[] =
   "d=${1%/*}; d=${d:-/}; t=$d/$2\n"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfer internals: the common head of a transfer, the bounded pipe from thread to loop, the tar writer, the host target. */
+/* Transfer internals: the common head of a transfer, the bounded pipe from thread to loop, the tar writer, the host
+ * target. */
 #ifndef AL_XFER_INT_H
 #define AL_XFER_INT_H
 

@@ -6,8 +6,9 @@
 #include <errno.h>
 #include <string.h>
 
-/* Disk work happens on a thread of the transfer's own, in the order it is posted: open, one job per chunk, commit, and the
- * clean-up last. A chunk's credit goes back to the guest when it has been written, so that at most a window is in memory. */
+/* Disk work happens on a thread of the transfer's own, in the order it is posted: open, one job per chunk, commit, and
+ * the clean-up last. A chunk's credit goes back to the guest when it has been written, so that at most a window is in
+ * memory. */
 
 #define LINUX_ELOOP 40 /* the guest's numbers; the others in refused_by_guest are the same everywhere */
 

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The walk is our own, by descriptors, and libarchive writes the archive. Its own walker (archive_read_disk) changes the
- * working directory while it runs, and in somebody else's process that directory is not ours to change. */
+/* The walk is our own, by descriptors, and libarchive writes the archive. Its own walker (archive_read_disk) changes
+ * the working directory while it runs, and in somebody else's process that directory is not ours to change. */
 
 #define BLOCK 65536u
 #define DEPTH_MAX 500      /* nested directories; each holds a descriptor while it is walked */
@@ -43,8 +43,8 @@ unreadable(walk_t *w, int error) {
   return refuse(w, AL_ESOURCE_UNREADABLE, strerror(error));
 }
 
-/* Bytes that can go nowhere any more are dropped, and the failure is noted: an error from here would make libarchive skip
- * its own close, which leaks its buffer and is not needed. */
+/* Bytes that can go nowhere any more are dropped, and the failure is noted: an error from here would make libarchive
+ * skip its own close, which leaks its buffer and is not needed. */
 static la_ssize_t
 on_write(struct archive *a, void *data, const void *p, size_t n) {
   walk_t *w = data;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers, out: the place on the host where one file is put, whole or not at all, following no link below the root. */
+/* Transfers, out: the place on the host where one file is put, whole or not at all, following no link below the
+ * root. */
 #include "mem.h"
 #include "platform.h"
 #include "xfer_int.h"
@@ -160,8 +161,8 @@ check_place(al_target_t *t, const char *name) {
   return refuse(t, S_ISLNK(st.st_mode) ? "is a link" : "is not a regular file", name);
 }
 
-/* The umask cannot be read without changing it for the whole process; but an empty file that is made with 0666 shows what
- * the umask (or the directory's default ACL) leaves of that. */
+/* The umask cannot be read without changing it for the whole process; but an empty file that is made with 0666 shows
+ * what the umask (or the directory's default ACL) leaves of that. */
 static int
 make_tmp(al_target_t *t) {
   for (int i = 0; i < TRIES; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One cgroup for each running command: so that a whole tree can be ended however it daemonizes. Empty ones are reused. */
+/* One cgroup for each running command: so that a whole tree can be ended however it daemonizes. Empty ones are
+ * reused. */
 #include "agent.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -99,8 +100,8 @@ is_empty(const al_cgroup_t *cg) {
   return strncmp(text, "populated 0", 11) == 0 || strstr(text, "\npopulated 0") != NULL;
 }
 
-/* One that was killed is never used again: newer kernels (seen on 6.18) also kill what is cloned into it afterwards, since
- * they compare the count of kills of our own cgroup with that of the new one. */
+/* One that was killed is never used again: newer kernels (seen on 6.18) also kill what is cloned into it afterwards,
+ * since they compare the count of kills of our own cgroup with that of the new one. */
 void
 al_cgroup_give(al_cgroup_t *cg) {
   if (cg->dir < 0) return;

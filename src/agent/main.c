@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lane agent: speaks the channel on its stdin and stdout and runs the host's commands. docs/PROTOCOL.md says how. */
+/* The lane agent: speaks the channel on its stdin and stdout and runs the host's commands. docs/PROTOCOL.md says
+ * how. */
 #include "agent.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -129,7 +130,8 @@ add_poll(size_t *n, int fd, short events, size_t slot, int sub) {
   (*n)++;
 }
 
-/* Fills the poll set. *timeout_ns: 0 = something can go on at once, UINT64_MAX = nothing to wait for but descriptors. */
+/* Fills the poll set. *timeout_ns: 0 = something can go on at once, UINT64_MAX = nothing to wait for but
+ * descriptors. */
 static size_t
 collect(uint64_t now, uint64_t *timeout_ns) {
   size_t n = 0;

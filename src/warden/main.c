@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Warden: stands in QEMU's place under Lima. Checks the arguments, adds the policy, starts QEMU and stays its parent. */
+/* Warden: stands in QEMU's place under Lima. Checks the arguments, adds the policy, starts QEMU and stays its
+ * parent. */
 #include "warden.h"
 
 #include <errno.h>

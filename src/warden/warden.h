@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Warden: the small program that Lima starts in QEMU's place. Shared between its files; no heap, no libuv, nothing of the core. */
+/* Warden: the small program that Lima starts in QEMU's place. Shared between its files; no heap, no libuv, nothing of
+ * the core. */
 #ifndef AL_WARDEN_H
 #define AL_WARDEN_H
 
@@ -50,22 +51,24 @@ typedef struct al_warden_vm_s {
 int
 al_warden_policy_parse(int argc, char **argv, al_warden_policy_t *out, char *why, size_t cap);
 
-/* Where QEMU is for a question of Lima's, which comes without our words: this machine's QEMU in PATH, checked as --qemu is. -1: none. */
+/* Where QEMU is for a question of Lima's, which comes without our words: this machine's QEMU in PATH, checked as --qemu
+ * is. -1: none. */
 int
 al_warden_probe_qemu(char *out, size_t cap);
 
 /* rules.c: true for exactly one of the questions that Lima asks QEMU before it starts a VM. */
 bool
 al_warden_is_probe(int argc, char **argv);
-/* Checks every argument against the list of what Lima passes and builds QEMU's own in vm->argv. 0, or -1 with vm->why. */
+/* Checks every argument against the list of what Lima passes and builds QEMU's own in vm->argv. 0, or -1 with
+ * vm->why. */
 int
 al_warden_check(const al_warden_policy_t *policy, int argc, char **argv, al_warden_vm_t *vm);
 /* Adds one argument made by printf to vm->argv; -1 with vm->why when the room is used up. */
 int
 al_warden_add(al_warden_vm_t *vm, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* match.c: whether the comma list `value` has exactly the items of `pattern`, in any order but the first.
- * %d instance directory, %N its name, %n number, %p port, %m MAC address, %c CPU, %t printable text, %f firmware file. */
+/* match.c: whether the comma list `value` has exactly the items of `pattern`, in any order but the first. %d instance
+ * directory, %N its name, %n number, %p port, %m MAC address, %c CPU, %t printable text, %f firmware file. */
 bool
 al_warden_match(
   const char *pattern, const char *value, const al_warden_policy_t *policy, const char *dir, const char *name);

@@ -29,7 +29,8 @@ al_warden_close_stray(void) {
 
 int
 al_warden_extra(al_warden_vm_t *vm) {
-  /* QEMU has no seccomp here, and /dev/fd cannot be opened again for writing, so the serial logs stay QEMU's own files. */
+  /* QEMU has no seccomp here, and /dev/fd cannot be opened again for writing, so the serial logs stay QEMU's own
+   * files. */
   vm->sink_count = 0;
   return 0;
 }

@@ -36,7 +36,8 @@ now_ms(void) {
   return (uint64_t) t.tv_sec * 1000 + (uint64_t) t.tv_nsec / 1000000;
 }
 
-/* Field 22 of /proc/PID/stat, counted after the last ')': the name before it may hold anything. 0 when there is none. */
+/* Field 22 of /proc/PID/stat, counted after the last ')': the name before it may hold anything. 0 when there is
+ * none. */
 static uint64_t
 start_of(pid_t pid) {
   char path[32], text[1024];

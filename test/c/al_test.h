@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the C tests share: a loop with a deadline, failing allocations, directories that are removed afterwards, children. */
+/* What the C tests share: a loop with a deadline, failing allocations, directories that are removed afterwards,
+ * children. */
 #ifndef AL_TEST_H
 #define AL_TEST_H
 
@@ -142,7 +143,8 @@ al_test_oom_each(int (*scenario)(void *data), void *data) {
 
 /* ---- directory ---- */
 
-/* The scratch directories that are there. A failed test does not reach its own clean-up, so what is left goes at exit. */
+/* The scratch directories that are there. A failed test does not reach its own clean-up, so what is left goes at
+ * exit. */
 static char al_test_dirs[64][24];
 static pid_t al_test_dirs_of; /* not a forked child's */
 

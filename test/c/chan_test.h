@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the tests of the channel and what runs over it: a loop, the real lane agent as a child, a proven channel. */
+/* Shared by the tests of the channel and what runs over it: a loop, the real lane agent as a child, a proven
+ * channel. */
 #ifndef AL_CHAN_TEST_H
 #define AL_CHAN_TEST_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A driver on a scripted limactl, in a home of its own; the other programs are scripts too, ssh-keygen is the real one. */
+/* A driver on a scripted limactl, in a home of its own; the other programs are scripts too, ssh-keygen is the real
+ * one. */
 #ifndef LIMA_FIXTURE_H
 #define LIMA_FIXTURE_H
 

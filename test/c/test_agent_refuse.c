@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lane agent and what it must refuse: files that are not plain, and every way in which a host can break the protocol. */
+/* The lane agent and what it must refuse: files that are not plain, and every way in which a host can break the
+ * protocol. */
 #include "agent_peer.h"
 
 static void
@@ -135,7 +136,8 @@ second_whole_exec(peer_t *p) {
   peer_send(p, id, AL_F_EXEC, 0, "", 0);
 }
 
-/* The command reads nothing, but its pipe takes some bytes and those are credited: the window is full when no credit comes. */
+/* The command reads nothing, but its pipe takes some bytes and those are credited: the window is full when no credit
+ * comes. */
 static void
 overrun(peer_t *p) {
   static uint8_t block[AL_FRAME_MAX];

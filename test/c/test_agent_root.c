@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lane agent as root, as in a guest: users, cgroups, CONFIG and the end. Runs in namespaces of its own; skipped without root. */
+/* The lane agent as root, as in a guest: users, cgroups, CONFIG and the end. Runs in namespaces of its own; skipped
+ * without root. */
 #include "agent_peer.h"
 #include <dirent.h>
 #include <sched.h>
@@ -19,8 +20,8 @@ put(const char *path, const char *text, mode_t mode) {
   return err;
 }
 
-/* Own /etc, /home and cgroup tree; and a plain file over sysrq-trigger (where the kernel has it), so that nothing here can
- * stop the machine. reboot(2) only ends a PID namespace, with SIGINT for its first process. */
+/* Own /etc, /home and cgroup tree; and a plain file over sysrq-trigger (where the kernel has it), so that nothing here
+ * can stop the machine. reboot(2) only ends a PID namespace, with SIGINT for its first process. */
 static int
 furnish(void) {
   if (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mount("proc", "/proc", "proc", 0, NULL) != 0) return -1;

@@ -95,7 +95,8 @@ test_chan_handshake_has_a_deadline_and_may_be_refused(void **state) {
   rig_end(&r);
 }
 
-/* Each is sent after the handshake, with an EXEC (stream 1, stdin) and a READ (stream 2) open and everything acknowledged. */
+/* Each is sent after the handshake, with an EXEC (stream 1, stdin) and a READ (stream 2) open and everything
+ * acknowledged. */
 static void v_never_opened(rig_t *r) { put(r, 3, AL_F_DATA, 1, "x", 1); }
 static void v_never_opened_exit(rig_t *r) { put_exit(r, 9, 0, 0, ""); }
 static void v_from_guest_bit(rig_t *r) { put(r, 0x80000001u, AL_F_DATA, 1, "x", 1); }

@@ -210,7 +210,8 @@ test_destroy_refuses_what_is_not_ours(void **state) {
   assert_true(exists(path));
   al_test_dir_remove(target);
   unlink(spec.dir);
-  /* A whole instance that limactl would not remove and that does not carry our record, or one of another directory, stays. */
+  /* A whole instance that limactl would not remove and that does not carry our record, or one of another directory,
+   * stays. */
   build();
   script("fake_delete() { fatal 'instance is protected'; }\n");
   al_test_write(spec.dir, "agent-lane.json", "{\"name\":\"" NAME "\",\"dev\":1,\"ino\":1}");
@@ -327,7 +328,8 @@ test_boot_ends_with_the_banner(void **state) {
   al_free(port);
   destroyed(); /* and with it the stand-in for QEMU */
   assert_int_equal(lane_processes(), 0);
-  /* A guest that has refused and then needs longer than the pace of the tries is waited for, not asked again and again. */
+  /* A guest that has refused and then needs longer than the pace of the tries is waited for, not asked again and
+   * again. */
   script(QEMU("SSH-2.0-slow", "1.6/2") "sleep 60; }\n");
   a = boot(15000);
   assert_answer(&a.a, 0, NULL);

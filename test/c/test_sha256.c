@@ -26,7 +26,8 @@ test_sha256_published_vectors(void **state) {
   assert_string_equal(hex, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
   char *million = malloc(1000000);
   memset(million, 'a', 1000000);
-  /* In small pieces, at once (where the processor's own instructions take over), and in pieces that are no whole blocks. */
+  /* In small pieces, at once (where the processor's own instructions take over), and in pieces that are no whole
+   * blocks. */
   for (size_t chunk = 1000; chunk <= 1000000; chunk *= 1000) {
     digest(million, 1000000, chunk, hex);
     assert_string_equal(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");

@@ -165,7 +165,8 @@ test_shell_close_at_any_time(void **state) {
   }
 }
 
-/* The streams outlive the child: whoever reads them sees EOF, whoever writes gets an error, and nothing is freed under them. */
+/* The streams outlive the child: whoever reads them sees EOF, whoever writes gets an error, and nothing is freed under
+ * them. */
 static void
 test_shell_child_that_dies_is_eof(void **state) {
   (void) state;

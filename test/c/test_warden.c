@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The built warden, run as a program with a script in QEMU's place: what it lets through, what it refuses, when it kills. */
+/* The built warden, run as a program with a script in QEMU's place: what it lets through, what it refuses, when it
+ * kills. */
 #include "warden_run.h"
 
 /* ---- tests ---- */

@@ -57,7 +57,8 @@ test_xfer_out_refuses_bad_targets(void **state) {
   (void) state;
   START(r);
   outcome_t o;
-  /* other/ is a repository outside of which the link in the worktree leads into it: its .git must not make it the root. */
+  /* other/ is a repository outside of which the link in the worktree leads into it: its .git must not make it the
+   * root. */
   sh(&r,
     "printf new > f && mkdir -p wt/d/.git.d wt/sub other/.git outside && touch wt/.git && ln -s ../outside wt/out && ln -s ../other wt/repo"
     " && printf safe > outside/f && printf safe > other/f && ln -s ../outside/f wt/flink && ln -s ../outside/none wt/dangling && mkfifo wt/fifo && touch wt/plain");
@@ -81,7 +82,8 @@ test_xfer_out_finds_the_root(void **state) {
   (void) state;
   START(r);
   outcome_t o;
-  /* Links above the root are the user's own and are followed; Sandcastle's worktree is the root because of its .git file. */
+  /* Links above the root are the user's own and are followed; Sandcastle's worktree is the root because of its .git
+   * file. */
   sh(&r,
     "printf new > f && mkdir -p real/repo/.git real/repo/.sandcastle/worktrees/x && ln -s real alias && echo 'gitdir: y' > real/repo/.sandcastle/worktrees/x/.git"
     " && mkdir -p plain/a elsewhere && ln -s ../elsewhere plain/link");
@@ -121,7 +123,8 @@ test_xfer_out_mode_follows_the_umask(void **state) {
   rig_end(&r);
 }
 
-/* Another process swaps a directory of the target for a link all the time: whatever happens, nothing is written outside. */
+/* Another process swaps a directory of the target for a link all the time: whatever happens, nothing is written
+ * outside. */
 static void
 test_xfer_out_link_race_writes_nothing_outside(void **state) {
   (void) state;
