@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For binding.gyp: compiler and linker flags of libarchive and SQLite from pkg-config; on macOS also from Homebrew's keg-only kegs.
+// For binding.gyp: compiler and linker flags of libarchive and SQLite from pkg-config, on macOS also of Homebrew's kegs.
 const { execFileSync } = require("node:child_process");
 const { existsSync } = require("node:fs");
 const { join } = require("node:path");

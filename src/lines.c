@@ -18,17 +18,26 @@ al_lines_deinit(al_lines_t *l) {
   al_buf_deinit(&l->part);
 }
 
+/* Delivers the first piece of a line that is too long. */
+static int
+cut(al_lines_t *l, al_lines_cb cb, void *data) {
+  al_buf_t *b = &l->part;
+  size_t n = al_utf8_cut(b->data, l->max);
+
+  if (n == 0) n = l->max;
+  l->cuts++;
+  int rc = cb(data, b->data, n, true);
+  al_buf_drop(b, n);
+  return rc;
+}
+
 /* Delivers pieces of a line that is too long already. A '\r' right behind max bytes may belong to the line's end. */
 static int
 cut_long(al_lines_t *l, al_lines_cb cb, void *data) {
   al_buf_t *b = &l->part;
 
   while (b->len > l->max + 1 || (b->len == l->max + 1 && b->data[l->max] != '\r')) {
-    size_t n = al_utf8_cut(b->data, l->max);
-    if (n == 0) n = l->max;
-    l->cuts++;
-    int rc = cb(data, b->data, n, true);
-    al_buf_drop(b, n);
+    int rc = cut(l, cb, data);
     if (rc) return rc;
   }
   return 0;
@@ -81,11 +90,7 @@ al_lines_finish(al_lines_t *l, al_lines_cb cb, void *data) {
   if (b->len == 0) return 0;
   if (b->len > l->max) {
     /* max bytes and a '\r' that ends no line after all. */
-    size_t n = al_utf8_cut(b->data, l->max);
-    if (n == 0) n = l->max;
-    l->cuts++;
-    int rc = cb(data, b->data, n, true);
-    al_buf_drop(b, n);
+    int rc = cut(l, cb, data);
     if (rc) return rc;
   }
   l->lines++;
