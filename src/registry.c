@@ -26,6 +26,9 @@ static const char *const migrations[] = {
   " exe TEXT NOT NULL, since_s INTEGER NOT NULL);",
 };
 
+#define RENEW_S 10  /* how often a waiter says that it still asks */
+#define SILENT_S 60 /* one that has not said so for longer has lost its turn */
+
 #define LANE_COLUMNS \
   "id, name, state, owner_pid, owner_start, owner_boot, owner_exe, owner_env, created_s, expires_s, expires_boot_ms," \
   " cpus, memory_mib, disk_gib, image, network, accel, reason"
@@ -167,11 +170,12 @@ answer(al_db_job_t *job, int status) {
   al_free(c);
 }
 
-/* Drops tickets whose process is gone and tells whether an older one than ours is still waiting. */
+/* Drops tickets that nobody asks for any more, since the process is gone or stands still or could not write that it has left, and tells
+ * whether an older one than ours is still waiting. */
 static int
 older_waiter(call_t *c, sqlite3 *sql, bool *older) {
   sqlite3_stmt *st;
-  int rc = prepare(c, sql, "SELECT ticket, pid, start, boot, exe FROM waiters WHERE ticket < ? ORDER BY ticket", &st);
+  int rc = prepare(c, sql, "SELECT ticket, pid, start, boot, exe, since_s FROM waiters WHERE ticket < ? ORDER BY ticket", &st);
   if (rc) return rc;
   sqlite3_bind_int64(st, 1, *c->ticket);
   int64_t dead[64];
@@ -180,7 +184,8 @@ older_waiter(call_t *c, sqlite3 *sql, bool *older) {
   while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
     al_ident_t id;
     read_ident(st, 1, &id);
-    if (al_plat_ident_alive(&id) == 0) {
+    bool silent = now_ms() / 1000 - sqlite3_column_int64(st, 5) > SILENT_S;
+    if (silent || al_plat_ident_alive(&id) == 0) {
       if (count < 64) dead[count++] = sqlite3_column_int64(st, 0);
     } else {
       *older = true;
@@ -197,9 +202,21 @@ older_waiter(call_t *c, sqlite3 *sql, bool *older) {
   return 0;
 }
 
+/* Says that its owner still asks; not at every poll, since each time is a write to the disk. */
+static int
+renew_ticket(call_t *c, sqlite3 *sql) {
+  sqlite3_stmt *st;
+  int rc = prepare(c, sql, "UPDATE waiters SET since_s = ?1 WHERE ticket = ?2 AND since_s < ?1 - ?3", &st);
+  if (rc) return rc;
+  sqlite3_bind_int64(st, 1, now_ms() / 1000);
+  sqlite3_bind_int64(st, 2, *c->ticket);
+  sqlite3_bind_int(st, 3, RENEW_S);
+  return run_to_end(c, sql, st, "stay in the queue");
+}
+
 static int
 take_ticket(call_t *c, sqlite3 *sql) {
-  if (*c->ticket) return 0;
+  if (*c->ticket) return renew_ticket(c, sql);
   sqlite3_stmt *st;
   int rc = prepare(c, sql, "INSERT INTO waiters (pid, start, boot, exe, since_s) VALUES (?, ?, ?, ?, ?)", &st);
   if (rc) return rc;

@@ -36,8 +36,8 @@ typedef void (*al_registry_cb)(void *data, int status, const al_err_t *err);
 /* One try to take a place: the row (name, owner, expiry … filled in by the caller) is inserted as REGISTERED and
  * row->id set when fewer than `max` lanes are open and no older waiter lives; else the ticket stays in the queue
  * and status is 1 with `holders` (names, comma-separated) filled. *ticket is 0 at first. Waiters whose process is
- * gone are dropped. Call again every 250 ms; al_registry_leave when giving up. `row`, `ticket`, `holders` stay
- * valid until cb. */
+ * gone, or that have not asked for a minute, are dropped. Call again every 250 ms; al_registry_leave when giving up.
+ * `row`, `ticket`, `holders` stay valid until cb. */
 void
 al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap,
   al_registry_cb cb, void *data);

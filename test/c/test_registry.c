@@ -3,6 +3,7 @@
 #include "al_test.h"
 #include "lane.h"
 #include "registry.h"
+#include <sqlite3.h>
 
 typedef struct fixture_s {
   uv_loop_t loop;
@@ -189,6 +190,35 @@ test_registry_waiter_that_leaves_or_dies_frees_its_turn(void **state) {
   assert_int_equal(admit(f, &d, 2, &td, holders), 0);
 }
 
+/* As if that many seconds had passed since a waiter last asked. */
+static void
+age_waiters(fixture_t *f, int seconds) {
+  char text[96];
+  sqlite3 *sql = NULL;
+  snprintf(text, sizeof text, "UPDATE waiters SET since_s = since_s - %d", seconds);
+  assert_int_equal(sqlite3_open(f->path, &sql), SQLITE_OK);
+  assert_int_equal(sqlite3_exec(sql, text, NULL, NULL, NULL), SQLITE_OK);
+  sqlite3_close(sql);
+}
+
+static void
+test_registry_waiter_that_asks_no_more_loses_its_turn(void **state) {
+  fixture_t *f = *state;
+  al_lane_row_t a = a_row('a'), b = a_row('b'), c = a_row('c');
+  int64_t ta = 0, tb = 0, tc = 0;
+  char holders[256];
+  assert_int_equal(admit(f, &a, 1, &ta, holders), 0);
+  assert_int_equal(admit(f, &b, 1, &tb, holders), 1);
+  assert_int_equal(admit(f, &c, 8, &tc, holders), 1);
+  age_waiters(f, 50);
+  assert_int_equal(admit(f, &b, 1, &tb, holders), 1); /* it asks, so it is as new */
+  age_waiters(f, 50);
+  assert_int_equal(admit(f, &c, 8, &tc, holders), 1);
+  age_waiters(f, 20);
+  assert_int_equal(admit(f, &c, 8, &tc, holders), 0);
+  assert_int_equal(admit(f, &b, 8, &tb, holders), 0); /* one that comes back after all is not lost */
+}
+
 static void
 test_registry_move_is_compare_and_set(void **state) {
   fixture_t *f = *state;
@@ -243,6 +273,7 @@ main(void) {
     cmocka_unit_test_setup_teardown(test_registry_row_survives_reopening_unchanged, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_admission_keeps_limit_and_order, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_waiter_that_leaves_or_dies_frees_its_turn, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_registry_waiter_that_asks_no_more_loses_its_turn, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_move_is_compare_and_set, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_damaged_file_is_refused_and_kept, setup, teardown),
   };
