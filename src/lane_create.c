@@ -150,7 +150,10 @@ prelude_answer(al_lane_t *lane, int status, const al_err_t *err) {
     lane->prelude_err = *err;
     if (!lane->prelude_err.code) al_err_set(&lane->prelude_err, status, "a check before the start failed");
   }
-  if (--lane->prelude) return;
+  if (--lane->prelude) {
+    if (lane->cause.code) al_lane_give_up(lane, &lane->cause); /* who waits may be told now */
+    return;
+  }
   if (lane->cause.code) al_lane_give_up(lane, &lane->cause); /* timed out or interrupted meanwhile */
   else if (lane->prelude_err.code) fail_step(lane, &lane->prelude_err);
   else admit(lane);
@@ -158,13 +161,14 @@ prelude_answer(al_lane_t *lane, int status, const al_err_t *err) {
 
 static void
 prepared(void *data, int status, const al_err_t *err) {
+  ((al_lane_t *) data)->limactl_busy = false;
   prelude_answer(data, status, err);
 }
 
 static void
 version_checked(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
-  if (status < 0) prelude_answer(lane, status, err);
+  if (status < 0) prepared(lane, status, err);
   else al_lima_prepare(&lane->driver->lima, prepared, lane);
 }
 
@@ -214,6 +218,7 @@ static void
 start_prelude(al_lane_t *lane) {
   lane->step = "check";
   lane->prelude = 3;
+  lane->limactl_busy = true;
   lane->image_job.job.data = lane;
   al_lima_check_version(&lane->driver->lima, lane->driver->allow_unknown, version_checked, lane);
   al_worker_post(lane->site->store, &lane->image_job.job, open_image, image_opened);

@@ -121,9 +121,9 @@ void
 al_lane_give_up(al_lane_t *lane, const al_err_t *err) {
   if (!lane->cause.code) lane->cause = *err;
   if (lane->finished) return;
-  /* The checks may take their time, the sweep most of all, and there is nothing of this lane to clean up: who waits is
-   * told now. */
-  if (lane->create_id && !lane->step_busy) {
+  /* The sweep may take its time, and there is nothing of this lane in it: who waits is told now. A child of ours is
+   * waited for, though. */
+  if (lane->create_id && !lane->step_busy && !lane->limactl_busy) {
     al_engine_fail(lane->engine, lane->create_id, &lane->cause);
     lane->create_id = 0;
   }

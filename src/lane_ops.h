@@ -52,6 +52,7 @@ struct al_lane_s {
   int64_t ticket;
   char holders[1024];
   uint64_t begun_ms, deadline_ms; /* monotonic */
+  bool limactl_busy;          /* a check before admission has a child, which ends within 10 s */
   bool step_busy;             /* an asynchronous step will call back */
   bool destroy_wanted, destroying;
   al_err_t cause;             /* why the lane ends; the first one wins */

@@ -20,7 +20,7 @@ typedef struct al_lima_s {
   char version[32];         /* "2.2.0" */
   uint64_t version_key[4];  /* private: device, inode, size, mtime of the limactl that said so */
   char vm_type[8], arch[16];
-  uint32_t delete_ms;       /* private: deadline of limactl delete; 20 s, less in tests */
+  uint32_t delete_ms;       /* private: deadline of limactl delete; 5 s, less in tests */
 } al_lima_t;
 
 typedef enum { AL_NETWORK_OPEN, AL_NETWORK_NONE } al_network_t;
@@ -91,7 +91,7 @@ al_lima_boot(
 void
 al_lima_boot_close(al_boot_t *b, void (*cb)(void *data), void *data);
 
-/* Destroy: (1) each pid file checked by identity, stale ones unlinked; (2) limactl delete -f (20 s); (3) proof: no
+/* Destroy: (1) each pid file checked by identity, stale ones unlinked; (2) limactl delete -f (5 s); (3) proof: no
  * hostagent, warden, QEMU, ssh master or shell of this lane is left (killed by identity when they are), directory gone
  * (removed by descriptor when it is not). Idempotent, resumable from any half-made state. AL_EDESTROY_FAILED says what
  * is left. Only takes a valid name, only below <home>/lima. */

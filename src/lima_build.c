@@ -17,7 +17,7 @@
  * nothing but an empty directory, so no existing instance can be lost. Kernel and initrd are copies (clones where the
  * file system can): the warden wants plain files of the lane. */
 
-#define QEMU_IMG_MS 20000u
+#define QEMU_IMG_MS 10000u
 
 typedef struct build_s {
   al__lima_op_t op;

@@ -20,7 +20,7 @@
  * user.pub does too. */
 
 #define LOCK_MS 10000
-#define KEYGEN_MS 20000u
+#define KEYGEN_MS 10000u
 
 typedef struct prepare_s {
   al__lima_op_t op;
@@ -122,6 +122,12 @@ lock(const al_home_t *home, al_err_t *err) {
   return fd;
 }
 
+static void
+drop_keys(prepare_t *q) {
+  AL_AUTO_FD int run = open(q->op.l->home->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (run >= 0) al_plat_remove_tree(run, strrchr(q->tmp, '/') + 1);
+}
+
 static int
 put(prepare_t *q, const char *name) {
   char from[sizeof q->tmp + 16], to[AL_HOME_MAX + 32];
@@ -149,9 +155,7 @@ publish(al_job_t *job) {
       if (rc == 0) rc = put(q, "user");
     }
   }
-  AL_AUTO_FD int run = open(home->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const char *name = strrchr(q->tmp, '/') + 1;
-  if (run >= 0) al_plat_remove_tree(run, name);
+  drop_keys(q);
   return rc;
 }
 
@@ -180,13 +184,32 @@ published(al_job_t *job, int status) {
   else al__lima_op_end(&q->op, status);
 }
 
+static int
+discard(al_job_t *job) {
+  prepare_t *q = (prepare_t *) job;
+  drop_keys(q);
+  return q->op.err.code;
+}
+
+static void
+discarded(al_job_t *job, int status) {
+  prepare_t *q = (prepare_t *) job;
+  al__lima_op_end(&q->op, q->op.err.code ? q->op.err.code : status);
+}
+
+static void
+no_keys(prepare_t *q, int rc) {
+  if (q->op.err.code == 0) al_err_set(&q->op.err, rc, "ssh-keygen could not be run: %s", uv_strerror(rc));
+  al_worker_post(q->op.l->io, &q->op.job, discard, discarded);
+}
+
 static void
 keys_made(al_proc_t *p, int status) {
   prepare_t *q = p->data;
   int rc = al__lima_child_result(p, status, AL_ELIMA_FAILED, "ssh-keygen", &q->op.err);
   al_proc_deinit(p);
   if (rc == 0) al_worker_post(q->op.l->io, &q->op.job, publish, published);
-  else al__lima_op_end(&q->op, rc);
+  else no_keys(q, rc);
 }
 
 static void
@@ -202,7 +225,7 @@ checked(al_job_t *job, int status) {
   const char *const argv[] = {l->ssh_keygen, "-t", "ed25519", "-q", "-N", "", "-C", "lima", "-f", key, NULL};
   q->proc.data = q;
   int rc = al__lima_spawn(l, NULL, &q->proc, argv, KEYGEN_MS, 0, keys_made);
-  if (rc) al__lima_op_end(&q->op, rc);
+  if (rc) no_keys(q, rc);
 }
 
 void
