@@ -234,6 +234,9 @@ check_peer(al_job_t *job) {
         "port %u, which Lima gave for this lane, is held by process %ld (%.200s), not by the lane's QEMU", b->port,
         (long) who.pid, who.exe);
     }
+  } else if (rc == -EPERM) {
+    return al_err_set(&b->job_err, AL_EPEER_UNPROVEN,
+      "port %u, which Lima gave for this lane, is held by another user's process", b->port);
   } else if (rc != -ENOSYS) {
     return al_err_set(
       &b->job_err, AL_EPEER_UNPROVEN, "it cannot be told who listens on port %u: %s", b->port, strerror(-rc));

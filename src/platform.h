@@ -38,8 +38,8 @@ typedef int (*al_plat_proc_cb)(void *data, const al_ident_t *id, const char *cmd
 int
 al_plat_each_process(al_plat_proc_cb cb, void *data);
 
-/* The process of our uid that listens on 127.0.0.1:port. -ENOENT when nobody of ours does. -ENOSYS where it cannot be
- * told. */
+/* The process of our uid that listens on 127.0.0.1:port. -ENOENT when nobody does, -EPERM when another user
+ * does. -ENOSYS where it cannot be told. */
 int
 al_plat_tcp_listener(uint16_t port, al_ident_t *out);
 

@@ -214,7 +214,11 @@ al_plat_tcp_listener(uint16_t port, al_ident_t *out) {
     /* sl local remote st queues timer retransmits uid timeout inode; state 0A is LISTEN */
     if (sscanf(line, " %*u: %8x:%4x %*8x:%*4x %2x %*s %*s %*s %lu %*u %lu", &addr, &at, &state, &uid, &inode) != 5)
       continue;
-    if (addr != want || at != port || state != 0x0a || uid != geteuid()) continue;
+    if (addr != want || at != port || state != 0x0a) continue;
+    if (uid != geteuid()) {
+      fclose(f);
+      return -EPERM;
+    }
     snprintf(s.link, sizeof s.link, "socket:[%lu]", inode);
     break;
   }

@@ -204,7 +204,7 @@ test_tcp_listener_of_another_user_is_not_ours(void **state) {
     _exit(fd < 0);
   }
   assert_int_equal(read(up[0], &port, sizeof port), sizeof port);
-  assert_int_equal(al_plat_tcp_listener(port, &id), -ENOENT);
+  assert_int_equal(al_plat_tcp_listener(port, &id), -EPERM);
   seek_t s = {.want = pid};
   assert_int_equal(al_plat_each_process(visit, &s), 0);
   assert_int_equal(s.found, 0);
