@@ -365,6 +365,8 @@ run_move(al_db_job_t *job, sqlite3 *sql) {
   call_t *c = job->data;
   int state, rc;
   if ((rc = read_state(c, sql, &state))) return rc;
+  if (state >= AL_LANE_CLOSING && c->from < AL_LANE_CLOSING)
+    return al_err_set(&job->err, AL_ELANE_CLOSED, "another process has ended the lane, as `agent-lane reap --force` does");
   if (state != c->from)
     return al_err_set(&job->err, AL_EINTERNAL, "lane %" PRId64 " is %s in the registry, not %s", c->id,
       al_lane_state_name(state), al_lane_state_name(c->from));

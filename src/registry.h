@@ -43,8 +43,8 @@ al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket
   al_registry_cb cb, void *data);
 void
 al_registry_leave(al_registry_t *r, int64_t ticket);
-/* Compare-and-set of the state, in one transaction with a history line. AL_EINTERNAL when the row is not in `from`.
- * `reason` may be NULL. */
+/* Compare-and-set of the state, in one transaction with a history line. AL_EINTERNAL when the row is not in `from`,
+ * AL_ELANE_CLOSED when another process ends the lane. `reason` may be NULL. */
 void
 al_registry_move(al_registry_t *r, int64_t id, int from, int to, const char *reason, al_registry_cb cb, void *data);
 /* Any open state -> CLOSING; 0 also when it was CLOSING or STUCK; AL_ELANE_CLOSED when CLOSED. */
