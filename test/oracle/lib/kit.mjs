@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a scenario is given: a small repository, scripted agents, and ways to say what happened.
 import { execFileSync } from "node:child_process";
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { logged } from "./logged.mjs";
 
 export const sh = (command, cwd) => execFileSync("sh", ["-c", command], { cwd, encoding: "utf8", timeout: 60_000 }).trim();
@@ -40,15 +39,21 @@ export const okAgent = scriptedAgent(`echo change >> a.txt; git commit -qam c; e
 const plain = (value) =>
   JSON.parse(JSON.stringify(value ?? null, (key, v) => (key === "logFilePath" || key === "timestamp" ? undefined : typeof v === "function" ? "<fn>" : v)));
 
-export function makeKit(recorder, makeInner) {
+/** A `git` for the guest that does `action` (shell) when its arguments match `pattern`, and is git otherwise. */
+export const gitThat = (pattern, action) => (guest) => guest.install("git", `#!/bin/sh\ncase "$*" in ${pattern}) ${action} ;; esac\nexec /usr/bin/git "$@"\n`);
+
+/** `ownFaults`: a fault of the plain provider's own code is replaced by one that this provider can have, or left out. */
+export function makeKit(recorder, makeInner, { ownFaults = false } = {}) {
   const repo = makeRepo();
   recorder.scrub(repo, "$REPO");
   const isAgent = (c) => c.call === "exec" && Boolean(c.options?.onLine);
   return {
     repo, recorder, sh, sleep,
-    bin: (name) => fileURLToPath(new URL(`../bin/${name}`, import.meta.url)),
+    claude: readFileSync(new URL("../bin/claude", import.meta.url), "utf8"),
     logging: { type: "file", path: join(repo, ".sandcastle/oracle.log") },
-    provider: (options) => logged(makeInner, recorder, options),
+    provider: (options) => logged(makeInner, recorder, options, ownFaults),
+    killGuest: () => makeInner.killGuest(),
+    freezeGuest: () => makeInner.freezeGuest(),
     note: (label, value) => recorder.note(label, typeof value === "string" ? value : plain(value)),
     /** Notes how a promise ends, and gives its value (undefined when it rejects). */
     show: async (label, promise) => {
@@ -61,6 +66,8 @@ export function makeKit(recorder, makeInner) {
         return undefined;
       }
     },
+    /** The newest handle, for what Sandcastle no longer does with it. */
+    handle: () => recorder.handle,
     /** An AbortSignal that fires `ms` after the agent (or the call that satisfies `when`) has begun. */
     abortAfter: (ms, when = isAgent) => {
       const controller = new AbortController();

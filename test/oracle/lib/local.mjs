@@ -45,6 +45,16 @@ async function create(guestEnv, createOptions) {
   return {
     worktreePath,
     exec: (command, options) => runCommand(command, options, { worktreePath, env, running }),
+    interactiveExec: (args, options) =>
+      new Promise((resolve, reject) => {
+        const child = spawn(args[0], args.slice(1), { cwd: options.cwd ?? worktreePath, env, detached: true, stdio: ["ignore", "inherit", "inherit"] });
+        running.add(child);
+        child.on("error", reject);
+        child.on("close", (code) => {
+          running.delete(child);
+          resolve({ exitCode: code ?? 137 });
+        });
+      }),
     copyIn: async (hostPath, sandboxPath) => {
       if ((await stat(hostPath)).isDirectory()) return cp(hostPath, sandboxPath, { recursive: true });
       await mkdir(dirname(sandboxPath), { recursive: true });

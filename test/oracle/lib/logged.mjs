@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A logging and fault-injecting proxy around any isolated provider: both providers are compared through it, so the format is the same by construction.
-import { readFileSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import { dirname } from "node:path";
 import { createIsolatedSandboxProvider } from "@ai-hero/sandcastle";
@@ -37,11 +36,12 @@ async function call(recorder, lane, name, details, work) {
 /** Sandcastle knows nothing of these two: they prepare and question the guest outside the log. */
 export const guestTools = (handle) => ({
   exec: (command, options) => handle.exec(command, { cwd: "/", ...options }),
-  async install(name, file) {
+  /** Puts a program first on the guest's PATH. */
+  async install(name, text) {
     // The local guest has a bin folder of its own on PATH and no root; a lane has root and the usual PATH.
     const where = `d="$HOME/.local/bin"; case ":$PATH:" in *":$d:"*) ;; *) d=/usr/local/bin ;; esac`;
     const command = `${where}; mkdir -p "$d" && cat > "$d/${name}" && chmod 755 "$d/${name}"`;
-    const r = await handle.exec(command, { cwd: "/", sudo: true, stdin: readFileSync(file, "utf8") });
+    const r = await handle.exec(command, { cwd: "/", sudo: true, stdin: text });
     if (r.exitCode !== 0) throw new Error(`cannot install ${name} in the guest: ${r.stderr}`);
   },
 });
@@ -97,12 +97,13 @@ function loggedCopies(handle, recorder, lane, options) {
 }
 
 /**
- * options: env, prepare(guest), hooks {create, exec, copyIn, copyFileOut, close, mapResult}, bufferLines,
- * interactive (stands in for interactiveExec; without it the handle has none, so that both providers look alike).
+ * asked: env, guestEnv, prepare(guest), hooks {create, exec, copyIn, copyFileOut, close, mapResult}, bufferLines, interactive (whether the handle has
+ * interactiveExec), product (options of lima()). `own` takes the place of hooks and bufferLines when `ownFaults` is set: hooks that act on the guest, `faults` of limactl, or nothing.
  */
-export function logged(makeInner, recorder, options = {}) {
+export function logged(makeInner, recorder, asked = {}, ownFaults = false) {
   let lanes = 0;
-  const inner = makeInner({ env: options.env, guestEnv: options.guestEnv });
+  const options = ownFaults && asked.own ? { ...asked, hooks: undefined, bufferLines: undefined, ...asked.own } : asked;
+  const inner = makeInner({ env: options.env, guestEnv: options.guestEnv, faults: options.faults, product: options.product });
   return createIsolatedSandboxProvider({
     name: options.name ?? "oracle",
     env: inner.env,
@@ -113,6 +114,7 @@ export function logged(makeInner, recorder, options = {}) {
         const handle = await inner.create(createOptions);
         recorder.scrub(handle.worktreePath, `$WT${lanes > 1 ? lane : ""}`);
         recorder.scrub(dirname(handle.worktreePath), `$GUEST`);
+        recorder.handle = handle;
         await options.prepare?.(guestTools(handle));
         const face = {
           worktreePath: handle.worktreePath,
@@ -129,7 +131,7 @@ export function logged(makeInner, recorder, options = {}) {
         if (options.interactive)
           face.interactiveExec = (args, o) =>
             call(recorder, lane, "interactiveExec", { args, cwd: o.cwd, optionKeys: Object.keys(o), isTTY: o.stdin.isTTY ?? null }, async () => {
-              const r = await options.interactive(args, o);
+              const r = await handle.interactiveExec(args, o);
               return [r, r];
             });
         return [{ worktreePath: handle.worktreePath }, face];

@@ -46,6 +46,12 @@ export class Recorder {
     this.#write({ kind: "scrub", text, name });
   }
 
+  /** A lane of the product has begun. */
+  lane(name) {
+    this.#write({ kind: "lane", name });
+    this.scrub(name, "$LANE");
+  }
+
   /** Runs `action` once, `ms` after a call that satisfies `wanted` began. */
   after(wanted, ms, action) {
     const watcher = (call) => {

@@ -45,13 +45,12 @@ export default {
     about: "lines that are only delivered at the end look idle",
     run: (t) =>
       t.show("run", run({
-        cwd: t.repo, agent: scriptedAgent("echo a; sleep 3; echo b"), prompt: "x", idleTimeoutSeconds: 2, logging: t.logging,
-        sandbox: t.provider({ bufferLines: true }),
+        cwd: t.repo, agent: scriptedAgent("echo a; sleep 1.3; echo b; sleep 1.3; echo c; sleep 1.3; echo d"), prompt: "x", idleTimeoutSeconds: 3, logging: t.logging,
+        sandbox: t.provider({ bufferLines: true, own: {} }),
       })),
   },
   lateLines: {
     about: "lines after an abort of Sandbox.run restart an endless idle warning: the process does not end by itself",
-    deadlineSeconds: 120,
     async run(t) {
       const sandbox = await createSandbox({ cwd: t.repo, branch: "b", sandbox: t.provider() });
       await t.show("run", sandbox.run({ agent: scriptedAgent(ticking), prompt: "x", signal: t.abortAfter(2500), idleTimeoutSeconds: 2, logging: t.logging }));

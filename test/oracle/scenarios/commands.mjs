@@ -3,14 +3,15 @@
 import { createSandbox, claudeCode, interactive, run } from "@ai-hero/sandcastle";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
-import { okAgent, scriptedAgent } from "../lib/kit.mjs";
+import { gitThat, okAgent, scriptedAgent } from "../lib/kit.mjs";
 
 const usual = (t, options, more = {}) => run({ cwd: t.repo, agent: okAgent, prompt: "x", logging: t.logging, sandbox: t.provider(options), ...more });
 const sandboxOf = (t, options, more = {}) => createSandbox({ cwd: t.repo, branch: "b", sandbox: t.provider(options), ...more });
 const failingHook = { hooks: { sandbox: { onSandboxReady: [{ command: "echo nope >&2; exit 3" }] } } };
 const isInteractive = (c) => c.call === "interactiveExec";
 const talk = (t, options, more = {}) => interactive({ cwd: t.repo, agent: claudeCode("m"), prompt: "hi", sandbox: t.provider(options), ...more });
-const withClaude = (t) => ({ prepare: (guest) => guest.install("claude", t.bin("claude")) });
+const sessionThat = (action) => ({ interactive: true, prepare: (guest) => guest.install("claude", `#!/bin/sh\n${action}\n`) });
+const withClaude = (t) => ({ prepare: (guest) => guest.install("claude", t.claude) });
 
 export default {
   hookFail_createSandbox: {
@@ -28,22 +29,25 @@ export default {
   agentExit: { about: "agent exits with 7", run: (t) => t.show("run", usual(t, {}, { agent: scriptedAgent("echo out1; echo err1 >&2; exit 7") })) },
   agentExecThrows: {
     about: "the transport is lost in the agent's exec",
-    run: (t) => t.show("run", usual(t, { hooks: { exec: (c) => { if (c.startsWith("echo change")) throw new Error("transport lost"); } } })),
+    run(t) {
+      const inAgent = (fault) => ({ hooks: { exec: (c) => (c.startsWith("echo change") ? fault() : undefined) } });
+      return t.show("run", usual(t, { ...inAgent(() => { throw new Error("transport lost"); }), own: inAgent(t.killGuest) }));
+    },
   },
   iterations: {
     about: "two iterations of run(): a new guest for each",
     run: (t) => t.show("run", usual(t, {}, { agent: scriptedAgent("echo change >> a.txt; git commit -qam c; echo nope"), maxIterations: 2 })),
   },
   transient: {
-    about: "exit 137 of git setup is tried again",
-    run(t) {
-      let n = 0;
-      return t.show("run", usual(t, { hooks: { exec: (c) => (c.includes("safe.directory") && n++ < 2 ? { stdout: "", stderr: "killed", exitCode: 137 } : undefined) } }));
-    },
+    about: "git setup that is killed (137) is tried again",
+    run: (t) =>
+      t.show("run", usual(t, {
+        prepare: gitThat("*safe.directory*", 'n=$(cat "$HOME/n" 2>/dev/null || echo 0); [ "$n" -ge 2 ] || { echo $((n + 1)) > "$HOME/n"; kill -9 $$; }'),
+      })),
   },
   gitSetupHang: {
     about: "git setup hangs past its limit",
-    run: (t) => t.show("run", usual(t, { hooks: { exec: (c) => (c.includes("safe.directory") ? new Promise(() => {}) : undefined) } }, { timeouts: { gitSetupMs: 700 } })),
+    run: (t) => t.show("run", usual(t, { prepare: gitThat("*safe.directory*", "exec sleep 60") }, { timeouts: { gitSetupMs: 700 } })),
   },
   parallel: {
     about: "three commands at once, one with 5 MB of input",
@@ -116,16 +120,16 @@ export default {
       await sandbox.close();
     },
   },
-  interactive: { about: "interactive() gives the session's exit code", run: (t) => t.show("interactive", talk(t, { interactive: async () => ({ exitCode: 5 }) })) },
+  interactive: { about: "interactive() gives the session's exit code", run: (t) => t.show("interactive", talk(t, sessionThat("exit 5"))) },
   interactiveMissing: { about: "a handle without interactiveExec", run: (t) => t.show("interactive", talk(t, {})) },
   interactiveAbort: {
     about: "abort of an interactive session: close() with the session in flight",
-    run: (t) => t.show("interactive", talk(t, { interactive: () => new Promise(() => {}) }, { signal: t.abortAfter(2500, isInteractive) })),
+    run: (t) => t.show("interactive", talk(t, sessionThat("exec sleep 60"), { signal: t.abortAfter(2500, isInteractive) })),
   },
   interactiveSandbox: {
     about: "Sandbox.interactive()",
     async run(t) {
-      const sandbox = await sandboxOf(t, { interactive: async () => ({ exitCode: 0 }) });
+      const sandbox = await sandboxOf(t, sessionThat("exit 0"));
       await t.show("interactive", sandbox.interactive({ agent: claudeCode("m"), prompt: "hi" }));
       await t.show("close", sandbox.close());
     },

@@ -17,7 +17,7 @@ export default {
       const outcome = await t.show("run", run({
         cwd: t.repo,
         agent: claudeCode("fake-model", { env: { ANTHROPIC_API_KEY: "k" } }),
-        sandbox: t.provider({ env: { PROV: "p" }, prepare: (guest) => guest.install("claude", t.bin("claude")) }),
+        sandbox: t.provider({ env: { PROV: "p" }, prepare: (guest) => guest.install("claude", t.claude) }),
         promptFile,
         copyToWorktree: [".env", "a.txt", "missing.txt", "gen-dir"],
         hooks: {

@@ -2,7 +2,7 @@
 // What comes back: diffs, untracked files, awkward names, damaged output, patches that do not apply, a guest that lies about names.
 import { createSandbox, run } from "@ai-hero/sandcastle";
 import { existsSync, mkdirSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { okAgent, scriptedAgent } from "../lib/kit.mjs";
 
 const usual = (t, options, more = {}) => run({ cwd: t.repo, agent: okAgent, prompt: "x", logging: t.logging, sandbox: t.provider(options), ...more });
@@ -18,7 +18,7 @@ const scripts = (about, list, after = "git status --porcelain", options = {}) =>
   },
 });
 const commit = "echo c >> a.txt; git commit -qam c";
-const mapped = (change) => ({ hooks: { mapResult: (c, r) => ({ ...r, stdout: change(r.stdout) }) } });
+const mapped = (change) => ({ own: {}, hooks: { mapResult: (c, r) => ({ ...r, stdout: change(r.stdout) }) } });
 const patches = "git worktree list; find .sandcastle -name '*.patch' | sort; git branch -a; git log --format=%s -3";
 const lie = (names) => (c) => (c.startsWith("git ls-files --others") ? { stdout: names, stderr: "", exitCode: 0 } : undefined);
 
@@ -88,8 +88,20 @@ export default {
       await sandbox.close();
     },
   },
+  symlinkThrough: {
+    about: "a committed link, and a file named through it while the link is there",
+    async run(t) {
+      const sandbox = await createSandbox({ cwd: t.repo, branch: "b", sandbox: t.provider({ hooks: { exec: lie("d/x\n") } }) });
+      const outside = join(dirname(sandbox.worktreePath), "elsewhere");
+      mkdirSync(outside);
+      const script = `ln -s ../elsewhere d; git add d; git commit -qm link; mkdir -p ../elsewhere; echo pwn > ../elsewhere/x; echo done`;
+      await t.show("run", sandbox.run({ agent: scriptedAgent(script), prompt: "x", logging: t.logging }));
+      t.note("written outside through the link", existsSync(join(outside, "x")));
+      await sandbox.close();
+    },
+  },
   symlinkEscape: {
-    about: "a committed link to the outside, then a file named through it",
+    about: "a committed link to the outside that becomes a directory in the guest, then a file named below it",
     async run(t) {
       const outside = `${t.repo}-outside`;
       mkdirSync(outside);
