@@ -54,8 +54,10 @@ const agent = (line) => (key ? claudeCode(process.env.DEMO_MODEL ?? "claude-sonn
 const hooks = key
   ? { sandbox: { onSandboxReady: [{ command: "command -v claude || npm install -g @anthropic-ai/claude-code", sudo: true, timeoutMs: 300_000 }] } }
   : undefined;
+const lanes = new Set();
 const sandbox = () =>
   lima({
+    onEvent: ({ lane }) => lane && lanes.add(lane),
     cpus: 2,
     memoryGiB: 2,
     timeoutMinutes: 20,
@@ -94,6 +96,6 @@ for (const name of [branch, "main"]) console.log(`\ncommits on ${name}:\n  ${git
 console.log();
 seconds.total = Number(((performance.now() - started) / 1000).toFixed(2));
 const commit = (line) => ({ sha: line.slice(0, 40), subject: line.slice(41) });
-const result = { ok: commits.length > 0 && onMain.length > 0, repo, branch, commits: commits.map(commit), merged: onMain.map(commit), seconds };
+const result = { ok: commits.length > 0 && onMain.length > 0, repo, branch, commits: commits.map(commit), merged: onMain.map(commit), seconds, lanes: [...lanes] };
 if (process.env.DEMO_RESULT) writeFileSync(process.env.DEMO_RESULT, JSON.stringify(result));
 process.exitCode = result.ok ? 0 : 1;

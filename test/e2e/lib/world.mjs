@@ -95,8 +95,10 @@ export const alive = (pid) => {
   }
 };
 
-// As a program: world.mjs prints the counts as one JSON object.
+// As a program: prints the counts as one JSON object; of all lanes, or of those that E2E_LANES names (an argument would count itself).
 if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
-  const left = leftovers();
-  console.log(JSON.stringify(Object.fromEntries(Object.entries(left).map(([what, list]) => [what, list.length]))));
+  const names = (process.env.E2E_LANES ?? "").split(" ").filter(Boolean), left = leftovers();
+  const wanted = (text) => names.length === 0 || names.some((name) => text.includes(name));
+  const count = (list) => list.filter((entry) => wanted(entry.args ?? entry)).length;
+  console.log(JSON.stringify({ processes: count(left.processes), directories: count(left.directories), rows: count(left.rows) }));
 }
