@@ -1,8 +1,9 @@
 #!/usr/bin/env node
 // SPDX-License-Identifier: Apache-2.0
 // Runs the real-VM tests one file after another: run.mjs [FILE...].      Last line: "e2e: N passed, N failed, N skipped".
-import { readdirSync } from "node:fs";
-import { dirname, resolve } from "node:path";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
 import { run } from "node:test";
 import { spec } from "node:test/reporters";
 import { fileURLToPath } from "node:url";
@@ -11,6 +12,10 @@ const here = dirname(fileURLToPath(import.meta.url));
 const named = process.argv.slice(2);
 const files = (named.length ? named : readdirSync(here).filter((f) => f.endsWith(".test.mjs")).sort()).map((f) => resolve(here, f));
 const FILE_MINUTES = 20;
+
+// The files' scratch folders lie in here, and go with it.
+const scratch = mkdtempSync(join(tmpdir(), "e2e-run-"));
+process.env.TMPDIR = scratch;
 
 const count = { passed: 0, failed: 0, skipped: 0 };
 const isSuite = (event) => event.details?.type === "suite";
@@ -29,6 +34,7 @@ stream.on("test:fail", (event) => {
 stream.compose(new spec()).pipe(process.stdout);
 stream.on("end", () => {
   setImmediate(() => {
+    rmSync(scratch, { recursive: true, force: true });
     console.log(`e2e: ${count.passed} passed, ${count.failed} failed, ${count.skipped} skipped`);
     process.exitCode = count.failed > 0 ? 1 : 0;
   });
