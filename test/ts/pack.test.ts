@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is published: the right files, nothing else, and a package description that tools agree with.
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -10,6 +10,16 @@ const root = join(import.meta.dirname, "..", "..");
 const scratch = mkdtempSync(join(tmpdir(), "al-pack-"));
 afterAll(() => rmSync(scratch, { recursive: true, force: true }));
 const pkg = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as Record<string, never>;
+
+let packed = "";
+/** The package as `npm publish` would send it. */
+function tarball(): string {
+  if (packed === "") {
+    const args = ["pack", "--silent", "--ignore-scripts", "--pack-destination", scratch];
+    packed = join(scratch, execFileSync("npm", args, { cwd: root, encoding: "utf8" }).trim());
+  }
+  return packed;
+}
 
 describe("npm pack", () => {
   let files: { path: string; mode: number }[] = [];
@@ -90,6 +100,18 @@ describe("package.json", () => {
     expect(out).toContain("All good!");
   });
 
+  it("resolves for every kind of import that an ESM package has, with types", () => {
+    const attw = join(root, "node_modules", "@arethetypeswrong", "cli", "dist", "index.js");
+    // The same as Sandcastle: ES modules only. A require() of it is Node's own error, before 22.12.
+    const args = [attw, tarball(), "--profile", "esm-only", "--format", "json"];
+    const r = spawnSync(process.execPath, args, { encoding: "utf8", env: { ...process.env, NO_COLOR: "1" } });
+    expect(r.stderr).toBe("");
+    expect(r.status).toBe(0);
+    const { analysis, problems } = JSON.parse(r.stdout) as { analysis: { types: unknown }; problems?: object };
+    expect(analysis.types).toEqual({ kind: "included" });
+    expect(Object.keys(problems ?? {})).toEqual(expect.not.arrayContaining(["FalseESM", "FalseCJS", "UntypedResolution"]));
+  });
+
   it("has a lock without addresses", () => {
     expect(readFileSync(join(root, "package-lock.json"), "utf8")).not.toMatch(
       /"resolved"|https?:\/\/(?!.*(github|opencollective|tidelift|paulmillr|buymeacoffee|patreon|sponsor|funding))/,
@@ -100,15 +122,25 @@ describe("package.json", () => {
 describe("types", () => {
   it("satisfy a strict consumer, and refuse what is wrong", () => {
     const consumer = join(scratch, "consumer");
-    mkdirSync(join(consumer, "node_modules", "@agent-lane"), { recursive: true });
+    const installed = join(consumer, "node_modules", "@agent-lane", "provider-lima");
+    mkdirSync(installed, { recursive: true });
     mkdirSync(join(consumer, "node_modules", "@ai-hero"));
-    symlinkSync(root, join(consumer, "node_modules", "@agent-lane", "provider-lima"));
+    execFileSync("tar", ["-xzf", tarball(), "--strip-components=1", "-C", installed]);
     symlinkSync(
       join(root, "node_modules", "@ai-hero", "sandcastle"),
       join(consumer, "node_modules", "@ai-hero", "sandcastle"),
     );
     symlinkSync(join(root, "node_modules", "@types"), join(consumer, "node_modules", "@types"));
     writeFileSync(join(consumer, "package.json"), '{"type":"module"}');
+    // Sandcastle 0.12.0 uses types of a package that it does not depend on; whoever checks libraries must bring it.
+    writeFileSync(
+      join(consumer, "standard-schema.d.ts"),
+      `declare module "@standard-schema/spec" {
+  export interface StandardSchemaV1<Input = unknown, Output = Input> { readonly "~standard": { readonly types?: { readonly input: Input; readonly output: Output } } }
+  export namespace StandardSchemaV1 { type InferOutput<S extends StandardSchemaV1> = NonNullable<S["~standard"]["types"]>["output"] }
+}
+`,
+    );
     writeFileSync(
       join(consumer, "use.ts"),
       `import { lima, LaneError, type LaneEvent, type LimaOptions } from "@agent-lane/provider-lima";
@@ -137,10 +169,10 @@ export const wrong = (e: LaneError) => e.code === "NOPE";
           lib: ["ES2022", "ESNext.Disposable"],
           types: ["node"],
           noEmit: true,
-          skipLibCheck: true,
+          skipLibCheck: false,
           preserveSymlinks: false,
         },
-        include: ["use.ts"],
+        include: ["*.ts"],
       }),
     );
     const tsc = join(root, "node_modules", "typescript", "bin", "tsc");
@@ -149,5 +181,5 @@ export const wrong = (e: LaneError) => e.code === "NOPE";
     } catch (error) {
       throw new Error((error as { stdout: string }).stdout);
     }
-  });
+  }, 120_000);
 });
