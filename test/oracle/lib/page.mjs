@@ -2,7 +2,7 @@
 // The conformance page: what a complete run on real VMs has shown, with the versions it was shown with.
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { expected, rules } from "../expected.mjs";
+import { everywhere, expected, rules } from "../expected.mjs";
 import { scenarios } from "../scenarios/index.mjs";
 
 const said = (program, ...args) => {
@@ -57,9 +57,14 @@ Every scenario drives the real Sandcastle twice: once with a plain provider (a d
 - **safer**: the outcome differs on purpose; the rule says how. The difference is part of the expectation: if it is not seen, the scenario fails.
 - **not applicable**: the scenario puts a fault into the plain provider's own code. Where it can be left out, both run without it and must be equal.
 
+Faults are put where the product can have them: limactl that fails or hangs at one command, QEMU that is killed or frozen, a guest whose git fails,
+hangs, is killed or lies. Two differences are right in every scenario:
+
+${everywhere.map((e) => `- ${e.why}`).join("\n")}
+
 Run of ${facts.started.slice(0, 10)}: ${rows.length} scenarios, ${lanes} VMs, ${minutes.toFixed(0)} minutes. ${count("equal")} equal, ${count("safer")} safer, ${count("n-a")} not applicable, **${count("UNEXPLAINED")} unexplained**. VMs and processes left behind: ${left}.
 
-| product | Sandcastle | Lima | QEMU | Node | git | host |
+| product | Sandcastle | Lima | QEMU | Node | git (host) | host |
 |---|---|---|---|---|---|---|
 | ${facts.product} | ${facts.sandcastle} | ${facts.lima} | ${facts.qemu} | ${facts.node} | ${facts.git} | ${facts.host} |
 
