@@ -13,6 +13,8 @@
 
 static void
 admit(al_lane_t *lane);
+static void
+on_life(uv_timer_t *t);
 
 /* ---- options ---- */
 
@@ -124,10 +126,6 @@ fill_names(al_lane_t *lane, al_err_t *err) {
   memcpy(row->name, s->name, sizeof row->name);
   row->owner = s->owner;
   memcpy(row->owner_env, lane->engine->env_id, sizeof row->owner_env);
-  row->created_s = now;
-  row->expires_s = now + (int64_t) lane->timeout_minutes * 60;
-  row->expires_boot_ms = (int64_t) al_plat_boot_ms() + (int64_t) lane->timeout_minutes * 60000;
-  lane->life_end_boot_ms = (uint64_t) row->expires_boot_ms;
   row->cpus = s->cpus;
   row->memory_mib = s->memory_mib;
   row->disk_gib = s->disk_gib;
@@ -249,6 +247,7 @@ admitted(void *data, int status, const al_err_t *err) {
     lane->ticket = 0;
     lane->state = AL_LANE_REGISTERED;
     lane->spec.row = lane->row.id;
+    on_life(&lane->life_timer);
     if (lane->cause.code) al_lane_event(lane, AL_LANE_ON_CLOSE, &lane->cause, "ended while it was admitted");
     else al_lane_event(lane, AL_LANE_ON_START, NULL, NULL);
     return;
@@ -271,6 +270,11 @@ admitted(void *data, int status, const al_err_t *err) {
 static void
 admit(al_lane_t *lane) {
   bool first = lane->ticket == 0;
+  /* A lifetime counts from the place taken: waiting for one is nobody's life. */
+  lane->life_end_boot_ms = al_plat_boot_ms() + (uint64_t) lane->timeout_minutes * 60000;
+  lane->row.expires_boot_ms = (int64_t) lane->life_end_boot_ms;
+  lane->row.created_s = time(NULL);
+  lane->row.expires_s = lane->row.created_s + (int64_t) lane->timeout_minutes * 60;
   lane->step = "admission";
   lane->step_busy = true;
   if (first) al_lane_emit(lane, "queued", NULL);
@@ -443,8 +447,7 @@ on_sync_timeout(uv_timer_t *t) {
 }
 
 void
-al_lane_start_life(al_lane_t *lane) {
-  on_life(&lane->life_timer);
+al_lane_watch_sync_in(al_lane_t *lane) {
   if (lane->sync_in_s) uv_timer_start(&lane->sync_timer, on_sync_timeout, (uint64_t) lane->sync_in_s * 1000, 0);
 }
 

@@ -150,7 +150,7 @@ step_of(int action) {
 static void
 announce(al_lane_t *lane) {
   uv_timer_stop(&lane->start_timer);
-  al_lane_start_life(lane);
+  al_lane_watch_sync_in(lane);
   al_val_t *v = al_val_map();
   if (v) {
     const al_lane_spec_t *s = &lane->spec;

@@ -96,7 +96,7 @@ al_lane_do_boot(al_lane_t *lane);
 void
 al_lane_do_connect(al_lane_t *lane);
 void
-al_lane_start_life(al_lane_t *lane);
+al_lane_watch_sync_in(al_lane_t *lane);
 /* Before the row exists: gives up and frees the lane, answering create with `err`. */
 void
 al_lane_give_up(al_lane_t *lane, const al_err_t *err);

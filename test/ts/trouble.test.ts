@@ -73,3 +73,24 @@ describe("a guest that sends its output in crumbs", () => {
     expect(r.said["MB"]).toBeLessThan(100);
   }, 60_000);
 });
+
+describe("a lane's lifetime", () => {
+  it("does not count the wait for a place", async () => {
+    const s = stage();
+    const r = await s.run(`
+      const { engine } = await import(new URL("engine.js", PACKAGE));
+      const first = await create();
+      const second = create({ maxConcurrentVms: 1, timeoutMinutes: 1 });
+      await new Promise((ok) => setTimeout(ok, 3000));
+      const free = Math.floor(Date.now() / 1000);
+      await first.close();
+      const lane = await second;
+      const [row] = await engine().request("list", { home: OPTIONS.home });
+      report("life", row.expires - row.created);
+      report("counted", row.created - free);
+      await lane.close();`);
+    expect(r.err).toBe("");
+    expect(r.said).toMatchObject({ life: 60 });
+    expect(r.said["counted"]).toBeGreaterThanOrEqual(0);
+  });
+});
