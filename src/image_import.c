@@ -24,14 +24,18 @@ typedef struct import_s {
   const al__manifest_t *m;
   al_image_progress_cb progress;
   void *data;
-  uint64_t done;
+  uint64_t done, left; /* left: of the file, by the manifest */
 } import_t;
 
-static void
+/* A file that grows under us must not fill the disk. */
+static int
 advance(void *data, uint64_t bytes) {
   import_t *im = data;
+  if (bytes > im->left) return -EFBIG;
+  im->left -= bytes;
   im->done += bytes;
   if (im->progress) im->progress(im->data, im->done, im->m->bytes);
+  return 0;
 }
 
 static int
@@ -55,7 +59,9 @@ copy_file(import_t *im, const al__image_file_t *f, al_err_t *err) {
   }
   AL_AUTO_FD int out = openat(im->to, f->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (out < 0) return al_err_set(err, -errno, "%s cannot be made in the store: %s.", f->name, strerror(errno));
+  im->left = f->size;
   int rc = al__image_hash(in, out, hex, advance, im);
+  if (rc == -EFBIG) return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s grew while it was copied.", f->name);
   if (!rc && fchmod(out, 0400)) rc = -errno;
   if (!rc) rc = al_plat_fsync(out);
   if (rc) return al_err_set(err, rc, "%s cannot be copied into the store: %s.", f->name, strerror(-rc));

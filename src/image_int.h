@@ -46,9 +46,10 @@ al__image_load(const al_home_t *home, const char *id, al__manifest_t *out, al_er
 /* Whether the stored files are those of the manifest; see al_image_open for when they are hashed again. */
 int
 al__image_verify(const al_home_t *home, const char *id, const al__manifest_t *m, al_err_t *err);
-/* Hashes `fd` to its end; when `out` is a descriptor the bytes are copied there, zeros as holes. */
+/* Hashes `fd` to its end; when `out` is a descriptor the bytes are copied there, zeros as holes. Non-zero from `step`, which
+ * hears of bytes before they are copied, stops and is returned. */
 int
-al__image_hash(int fd, int out, char hex[AL_SHA256_HEX], void (*step)(void *data, uint64_t bytes), void *data);
+al__image_hash(int fd, int out, char hex[AL_SHA256_HEX], int (*step)(void *data, uint64_t bytes), void *data);
 /* A qcow2 disk must stand alone: no backing file, no external data file, and the size that the manifest says. */
 int
 al__image_check_qcow2(int fd, const char *name, uint64_t virtual_size, al_err_t *err);

@@ -49,7 +49,7 @@ write_sparse(int fd, const uint8_t *p, size_t n) {
 }
 
 int
-al__image_hash(int fd, int out, char hex[AL_SHA256_HEX], void (*step)(void *data, uint64_t bytes), void *data) {
+al__image_hash(int fd, int out, char hex[AL_SHA256_HEX], int (*step)(void *data, uint64_t bytes), void *data) {
   AL_AUTO_FREE uint8_t *chunk = al_malloc(CHUNK);
   uint8_t digest[AL_SHA256_LEN];
   al_sha256_t sum;
@@ -64,9 +64,9 @@ al__image_hash(int fd, int out, char hex[AL_SHA256_HEX], void (*step)(void *data
     if (n == 0) break;
     total += n;
     al_sha256_update(&sum, chunk, (size_t) n);
-    int rc = out >= 0 ? write_sparse(out, chunk, (size_t) n) : 0;
+    int rc = step ? step(data, (uint64_t) n) : 0;
+    if (!rc && out >= 0) rc = write_sparse(out, chunk, (size_t) n);
     if (rc) return rc;
-    if (step) step(data, (uint64_t) n);
   }
   if (out >= 0 && ftruncate(out, total)) return -errno;
   al_sha256_final(&sum, digest);

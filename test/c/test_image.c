@@ -345,6 +345,26 @@ test_image_import_reports_progress_and_sweeps(void **state) {
   assert_int_equal(access(in("h/images/.import.fedcba9876543210"), F_OK), 0); /* perhaps somebody's, right now */
 }
 
+static void
+grow(void *data, uint64_t done, uint64_t total) {
+  uint64_t *last = data;
+  last[0] = done, last[1] = total;
+  if (done < 64u << 20) assert_int_equal(truncate(in("src/disk.qcow2"), (off_t) (done + (8u << 20))), 0);
+}
+
+static void
+test_image_file_that_grows_is_not_copied_for_ever(void **state) {
+  al_image_t a;
+  al_err_t err = {0};
+  uint64_t last[2] = {0};
+  (void) state;
+  make_image(in("src"), NULL);
+  assert_int_equal(al_image_import(&home, in("src"), grow, last, &a, &err), AL_EIMAGE_INVALID);
+  assert_non_null(strstr(err.msg, "grew"));
+  assert_true(last[0] <= last[1]);
+  assert_int_equal(entries(in("h/images")), 0);
+}
+
 static int
 oom_open(void *data) {
   al_image_t a;
@@ -370,6 +390,7 @@ main(void) {
     T(test_image_list_says_what_there_is), T(test_image_bad_manifests_are_refused),
     T(test_image_files_must_be_what_the_manifest_says), T(test_image_disk_must_stand_alone),
     T(test_image_changed_byte_is_found), T(test_image_damage_is_told_and_healed_by_import),
-    T(test_image_import_reports_progress_and_sweeps), T(test_image_open_survives_no_memory)};
+    T(test_image_import_reports_progress_and_sweeps), T(test_image_file_that_grows_is_not_copied_for_ever),
+    T(test_image_open_survives_no_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
