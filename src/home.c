@@ -143,11 +143,12 @@ make_dir(const char *path, al_err_t *err) {
   if (st.st_uid != geteuid()) {
     return al_err_set(err, AL_EHOME_UNSAFE, "%s belongs to uid %u, not to you.", path, (unsigned) st.st_uid);
   }
-  if (st.st_mode & 022) {
-    return al_err_set(err, AL_EHOME_UNSAFE, "%s may be changed by other users (mode %04o).", path,
-      (unsigned) st.st_mode & 07777);
+  /* Ours are made 0700. Another mode means that somebody else made it: a home that is not only ours, such as ~ itself
+   * with its ~/bin, is not changed but refused. */
+  if (st.st_mode & 077) {
+    return al_err_set(err, AL_EHOME_UNSAFE, "%s is open to other users (mode %04o), so it was not made by Agent Lane.",
+      path, (unsigned) st.st_mode & 07777);
   }
-  if ((st.st_mode & 077) && fchmod(fd, 0700)) return al_err_set(err, -errno, "%s cannot be closed to others.", path);
   return 0;
 }
 
