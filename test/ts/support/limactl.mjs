@@ -2,10 +2,9 @@
 // A scripted limactl with a whole lane behind it: reads our lima.yaml back, starts a host agent, which starts the real warden, which
 // starts a scripted QEMU; `shell` is the guest. It plays <home>/run/scenario.json, see below. For tests that need no VM.
 //
-//   { version, list, record, guest, disk, start, delete, at: { LINE: ACTION | [ACTION...] } }
+//   { version, list, record, guest, start, delete, at: { LINE: ACTION | [ACTION...] } }
 //
-// With `disk`, a directory, the guest is the real lane agent as a local process that lives there. `start` and `delete` may be "fail" or
-// "hang". `version` is what --version prints, `list` is laid over the effective configuration, `record` over the record around it, `guest` says
+// `start` and `delete` may be "fail" or "hang". `version` is what --version prints, `list` is laid over the effective configuration, `record` over the record around it, `guest` says
 // what the lane agent does wrong (guest.mjs). Each command is a few named lines; an action of `at` is taken before its line:
 //   "exit" "kill"      ends at once, by exit code 1 or by SIGKILL       {fatal: TEXT}         says so as Lima does, exit code 1
 //   "hang" "deaf"      goes no further; deaf ignores SIGTERM as well    {print: TEXT, exit}   prints it and ends
@@ -299,19 +298,6 @@ function take(size, keep) {
   });
 }
 
-/** The lane agent that was just taken, with this process as its wire. */
-function realAgent(name) {
-  const { disk } = scenario;
-  writeFileSync(join(disk, "proof"), proofOf(name), { mode: 0o600 });
-  const child = spawn(join(disk, "agent"), ["--local", "--secret", join(disk, "proof"), "--home", join(disk, "home")], {
-    cwd: "/",
-    stdio: ["pipe", "inherit", "inherit"],
-  });
-  child.stdin.on("error", () => undefined);
-  child.on("exit", (code) => process.exit(code ?? 255));
-  process.stdin.removeAllListeners("end").pipe(child.stdin);
-}
-
 /** Takes the agent as the bootstrap says, then is the guest. With guest.record every byte that the host sends is kept. */
 async function shell(name, text) {
   const size = Number(/head -c (\d+)/.exec(text)[1]);
@@ -319,12 +305,9 @@ async function shell(name, text) {
   const { guest = {} } = scenario;
   const record = join(run, "record");
   const keep = (chunk) => guest.record && appendFileSync(record, chunk);
-  const agent = scenario.disk && join(scenario.disk, "agent");
-  if (agent) writeFileSync(agent, "", { mode: 0o700 });
   await line("shell.login", name, () => process.stdout.write("Welcome to the scripted guest\n"));
-  await line("shell.take", name, () => take(size, agent ? (chunk) => appendFileSync(agent, chunk) : keep));
+  await line("shell.take", name, () => take(size, keep));
   await line("shell.marker", name, () => process.stdout.write(`\n${scenario.marker ?? token}\n${guest.early ?? ""}`));
-  if (scenario.disk) return realAgent(name);
   process.stdin.on("data", keep);
   serve(process.stdin, process.stdout, Buffer.from(proofOf(name), "hex"), guest);
 }

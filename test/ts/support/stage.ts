@@ -29,6 +29,14 @@ export interface Outcome {
   readonly err: string;
 }
 
+/** scripts/sanitize: the sanitizer's library and its options go to the processes that the tests are about. */
+function sanitizer(): NodeJS.ProcessEnv {
+  const library = process.env["AL_PRELOAD"];
+  if (library === undefined) return {};
+  const options = Object.entries(process.env).filter(([name]) => name.endsWith("SAN_OPTIONS"));
+  return { LD_PRELOAD: library, ...Object.fromEntries(options) };
+}
+
 export class Stage {
   readonly dir = mkdtempSync(join(tmpdir(), "al-stage-"));
   readonly home = join(this.dir, "h");
@@ -43,6 +51,9 @@ export class Stage {
       mkdirSync(join(dir, part), { recursive: true, mode: 0o755 });
     for (const part of ["dist", "prebuilds", "package.json"])
       cpSync(join(root, part), join(dir, "pkg", part), { recursive: true });
+    const { AL_BINDING: other } = process.env;
+    const addon = join("prebuilds", `${process.platform}-${process.arch}`, "agent_lane.node");
+    if (other !== undefined && other !== "") copyFileSync(other, join(dir, "pkg", addon));
     // The factory is documented to be pure; the real one is used in the tests on VMs.
     const sandcastle = join(dir, "pkg", "node_modules", "@ai-hero", "sandcastle");
     write(join(sandcastle, "package.json"), '{"name":"@ai-hero/sandcastle","type":"module","exports":"./index.js"}');
@@ -89,11 +100,12 @@ export class Stage {
     const child = spawn(process.execPath, ["--input-type=module", "-e", prelude + script], {
       cwd: this.work,
       stdio: ["ignore", "pipe", "pipe"],
-      timeout: 60_000,
+      timeout: 100_000,
       killSignal: "SIGKILL",
       env: {
         PATH: `${join(this.dir, "bin")}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin`,
         HOME: this.home,
+        ...sanitizer(),
         ...env,
       },
       ...(this.#uid === undefined ? {} : { uid: this.#uid, gid: this.#uid }),
@@ -108,7 +120,7 @@ export class Stage {
         const said = Object.fromEntries(
           out
             .split("\n")
-            .filter((l) => l.startsWith("["))
+            .filter((l) => l.startsWith("[\""))
             .map((l) => JSON.parse(l) as [string, never]),
         );
         resolve({ status, signal, said, err });
