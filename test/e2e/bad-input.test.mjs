@@ -28,6 +28,19 @@ function fakeLimactl(version) {
   return file;
 }
 
+/** The real limactl; while it reads a lane's configuration back, `file` is in _config, and gone again before anybody else looks there. */
+function plantingLimactl(file, text) {
+  const dir = scratch("planting-limactl"), limactl = join(dir, "limactl"), real = process.env.AGENT_LANE_LIMACTL ?? sh("command -v limactl");
+  writeFileSync(join(dir, "plant"), text);
+  writeFileSync(
+    limactl,
+    `#!/bin/sh\ncase " $* " in *" list "*) ;; *) exec '${real}' "$@" ;; esac\n` +
+      `cp '${dir}/plant' "$LIMA_HOME/_config/${file}"\n'${real}' "$@"\ncode=$?\nrm "$LIMA_HOME/_config/${file}"\nexit $code\n`,
+  );
+  chmodSync(limactl, 0o755);
+  return limactl;
+}
+
 function flipByte(file) {
   chmodSync(file, 0o600);
   const fd = openSync(file, "r+"), byte = Buffer.alloc(1), at = statSync(file).size >> 1;
@@ -105,6 +118,34 @@ describe("host", { concurrency: false, timeout: 600_000 }, () => {
     const owner = startOwner({ home: freshHome() }, { wrapper: ["unshare", "--map-root-user"] });
     const { code, lines } = await owner.ended;
     assert.deepEqual([code, lines[1]?.split(" ").slice(0, 2).join(" ")], [3, "error LIMA_ROOT"]);
+  });
+
+  it("settings in Lima's _config: refused by the file's name, and by the setting's when only Lima has seen the file", async () => {
+    const home = freshHome();
+    const imported = agentLane(["image", "import", imageDir], { env: { ...process.env, AGENT_LANE_HOME: home } });
+    assert.equal(imported.code, 0, imported.errors);
+    for (const name of ["override.yaml", "base.yaml", "default.yaml"]) {
+      const file = join(home, "lima", "_config", name);
+      writeFileSync(file, 'mounts: [{location: "/"}]\n');
+      const error = await fails("CONFIG_REFUSED", () => openLane({ home }));
+      assert.ok(error.message.includes(name), error.message);
+      rmSync(file);
+    }
+    // In plain mode Lima itself drops mounts and forwards; without it they would be there.
+    const seen = [
+      ["override.yaml", 'plain: false\nmounts: [{location: "~"}]\n', "mounts"],
+      ["override.yaml", "plain: false\nportForwards: [{guestPort: 80, hostPort: 18080}]\n", "portForwards"],
+      ["override.yaml", 'provision: [{mode: system, script: "#!/bin/sh"}]\n', "provision"],
+      ["default.yaml", 'provision: [{mode: system, script: "#!/bin/sh"}]\n', "provision"],
+      ["override.yaml", "ssh: {forwardAgent: true}\n", "ssh.forwardAgent"],
+      ["override.yaml", "networks: [{lima: user-v2}]\n", "network"],
+      ["override.yaml", "copyToHost: [{guest: /etc/passwd, host: /tmp/x}]\n", "copyToHost"],
+    ];
+    for (const [file, text, key] of seen) {
+      const error = await fails("CONFIG_REFUSED", () => openLane({ home, limactlPath: plantingLimactl(file, text) }));
+      assert.ok(error.message.includes(key + "`"), `${key}: ${error.message}`);
+    }
+    assert.ok(isEmpty(leftovers(home)), JSON.stringify(leftovers(home)));
   });
 
   it("no image in the store", async () => {
