@@ -2,9 +2,9 @@
 // First bad input: each gives an error with a code and a cure, and leaves nothing.
 import assert from "node:assert/strict";
 import {
-  chmodSync, closeSync, copyFileSync, linkSync, mkdtempSync, openSync, readdirSync, readFileSync, readSync, rmSync, statSync, writeFileSync, writeSync,
+  chmodSync, closeSync, copyFileSync, linkSync, mkdirSync, mkdtempSync, openSync, readdirSync, readFileSync, readSync, rmSync, statSync, writeFileSync, writeSync,
 } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { after, describe, it } from "node:test";
 import { agentLane, fails, openLane, scratch, sh, startOwner } from "./lib/lanes.mjs";
 import { isEmpty, leftovers, nothingLeft } from "./lib/world.mjs";
@@ -145,6 +145,26 @@ describe("host", { concurrency: false, timeout: 600_000 }, () => {
       const error = await fails("CONFIG_REFUSED", () => openLane({ home, limactlPath: plantingLimactl(file, text) }));
       assert.ok(error.message.includes(key + "`"), `${key}: ${error.message}`);
     }
+    assert.ok(isEmpty(leftovers(home)), JSON.stringify(leftovers(home)));
+  });
+
+  it("a home with a space: Lima splits the warden's words as they were written, and QEMU gets its paths whole", async () => {
+    const dir = freshHome(), home = join(dir, "a home"), bin = join(dir, "bin"), seen = join(dir, "seen");
+    const imported = agentLane(["image", "import", imageDir], { env: { ...process.env, AGENT_LANE_HOME: home } });
+    assert.equal(imported.code, 0, imported.errors);
+    mkdirSync(bin, { mode: 0o755 });
+    const qemu = `qemu-system-${process.arch === "arm64" ? "aarch64" : "x86_64"}`, real = sh(`command -v ${qemu}`);
+    // Answers Lima's questions, and starts no VM.
+    writeFileSync(join(bin, qemu), `#!/bin/sh\ncase " $* " in *" -pidfile "*) printf '%s\\n' "$@" >'${seen}'; exit 1 ;; esac\nexec '${real}' "$@"\n`);
+    chmodSync(join(bin, qemu), 0o755);
+    const owner = startOwner({ home, accelerator: "tcg" }, { env: { PATH: `${bin}:${process.env.PATH}` } });
+    const { code, lines } = await owner.ended;
+    assert.deepEqual([code, lines[1]?.split(" ").slice(0, 2).join(" ")], [3, "error START_FAILED"], lines.join("\n"));
+    const words = readFileSync(seen, "utf8").split("\n");
+    const lane = dirname(words[words.indexOf("-pidfile") + 1]);
+    assert.ok(lane.startsWith(`${home}/lima/agent-lane-`), lane);
+    assert.ok(words.includes(`file=${lane}/disk,if=none,discard=on,id=boot-disk,format=qcow2`), words.join("\n"));
+    assert.ok(words.some((w) => w.endsWith(",restrict=on,ipv6=off")), "the policy got through");
     assert.ok(isEmpty(leftovers(home)), JSON.stringify(leftovers(home)));
   });
 
