@@ -200,7 +200,7 @@ test_warden_refuses_other_values(void **state) {
     {"file=DIR/cidata.iso", "file=/etc/passwd"}, {"readonly=on,file", "readonly=off,file"},
     {"DIR/kernel", "/boot/vmlinuz"}, {"DIR/initrd", "DIR/../initrd"}, {"quiet", "qui\net"}, {"quiet", "qui\x80t"},
     {"q35,accel=kvm", "q35,accel=tcg"}, {"q35,accel=kvm", "pc,accel=kvm"},
-    {"q35,accel=kvm", "q35,accel=kvm,memory-encryption=x"}, {"q35,accel=kvm", "q35,accel=kvm:tcg"},
+    {"q35,accel=kvm", "q35,accel=kvm,memory-encryption=x"}, {"q35,accel=kvm", "q35,accel=kvm:tcg"}, {"q35,accel=kvm", "q35,accel=xen"}, {"q35,accel=kvm", "q35"},
     {"cores=2", "cores=3"}, {"1024", "1024M"}, {"1024", "1024,maxmem=2G"}, {"logfile=DIR/serial.log", "logfile=/tmp/x"},
     {"logfile=DIR/serial.log", "logfile=DIR/lima.yaml"}, {"DIR/serial.sock", "/tmp/x.sock"},
     {"DIR/qmp.sock", "/tmp/x.sock"}, {"server=on,wait=off", "server=on,wait=on"}, {"lima-" NAME, "lima-other"},
@@ -254,6 +254,25 @@ test_warden_order_of_items_is_free(void **state) {
   assert_int_equal(run(&l, text, sizeof text), 5);
   char *seen = slurp(in("seen"));
   assert_non_null(strstr(seen, "id=net0,restrict=on,ipv6=off\n"));
+  al_free(seen);
+}
+
+static void
+test_warden_takes_a_path_with_a_space(void **state) {
+  line_t l;
+  char text[2048], moved[sizeof inst], disk[256], *seen;
+  (void) state;
+  assert_int_equal(mkdir(in("a b"), 0700), 0);
+  snprintf(moved, sizeof moved, "%s", in("a b/" NAME));
+  assert_int_equal(rename(inst, moved), 0);
+  snprintf(inst, sizeof inst, "%s", moved);
+  snprintf(logfile, sizeof logfile, "%s/warden.log", inst);
+  write_qemu("exit 5");
+  start_line(&l, "none", "kvm");
+  if (run(&l, text, sizeof text) != 5) fail_msg("%s", text);
+  seen = slurp(in("seen"));
+  snprintf(disk, sizeof disk, "file=%s/disk,if=none,discard=on,id=boot-disk,format=qcow2", inst);
+  expect_line(seen, disk, 1);
   al_free(seen);
 }
 
@@ -424,7 +443,7 @@ main(void) {
   const struct CMUnitTest tests[] = {T(test_warden_questions_pass), T(test_warden_questions_without_policy_go_to_path),
     T(test_warden_policy_must_be_whole), T(test_warden_adds_the_policy),
     T(test_warden_refuses_what_a_lane_must_not_have), T(test_warden_refuses_other_values),
-    T(test_warden_order_of_items_is_free), T(test_warden_files_must_be_ours), T(test_warden_owner_gone_kills_qemu),
+    T(test_warden_order_of_items_is_free), T(test_warden_takes_a_path_with_a_space), T(test_warden_files_must_be_ours), T(test_warden_owner_gone_kills_qemu),
     T(test_warden_killed_ends_qemu), T(test_warden_hostagent_killed_ends_qemu),
     T(test_warden_passes_signals_and_status), T(test_warden_qemu_inherits_nothing),
     T(test_warden_serial_log_is_bounded)};
