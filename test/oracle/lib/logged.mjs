@@ -112,7 +112,7 @@ export function logged(makeInner, recorder, asked = {}, ownFaults = false) {
       return call(recorder, lane, "create", { keys: Object.keys(createOptions), env: createOptions.env }, async () => {
         await options.hooks?.create?.(lane);
         const handle = await inner.create(createOptions);
-        recorder.scrub(handle.worktreePath, `$WT${lanes > 1 ? lane : ""}`);
+        recorder.scrub(handle.worktreePath, "$WT");
         recorder.scrub(dirname(handle.worktreePath), `$GUEST`);
         recorder.handle = handle;
         await options.prepare?.(guestTools(handle));
