@@ -22,6 +22,7 @@ const { values: args, positionals } = parseArgs({
   options: { provider: { type: "string", default: "lima" }, all: { type: "boolean" }, nightly: { type: "boolean" }, log: { type: "string" }, resume: { type: "boolean" }, page: { type: "string" } },
 });
 if (!["lima", "agent"].includes(args.provider)) throw new Error(`--provider must be lima or agent, not ${args.provider}`);
+if (args.page && !(args.provider === "lima" && args.all && args.nightly)) throw new Error("the page is of a complete run on real VMs: --provider lima --all --nightly");
 const names = args.all ? Object.keys(scenarios) : positionals.length ? positionals : NAMED;
 
 const why = (entry) => rules[entry?.rule] ?? entry?.reason ?? "";
@@ -83,9 +84,6 @@ await Promise.all(Array.from({ length: args.provider === "agent" ? 2 : 1 }, work
 const skipped = results.filter((r) => r.skipped).length, failed = results.filter((r) => r.verdict === "UNEXPLAINED").length;
 const kinds = ["equal", "safer", "n-a"].map((kind) => `${results.filter((r) => r.verdict === kind).length} ${kind}`);
 console.log(`${kinds.join(", ")}, ${failed} UNEXPLAINED in ${((Date.now() - begun) / 1000).toFixed(0)} s`);
-if (args.page) {
-  if (args.provider !== "lima" || !args.all || !args.nightly) throw new Error("the page is of a complete run on real VMs: --provider lima --all --nightly");
-  writeFileSync(args.page, page(facts, results));
-}
+if (args.page) writeFileSync(args.page, page(facts, results));
 console.log(`oracle: ${results.length - skipped - failed} passed, ${failed} failed, ${skipped} skipped`);
 process.exit(failed ? 1 : 0);
