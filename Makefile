@@ -39,6 +39,16 @@ $(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Itest/c -MMD -MF $@.d -o $@ $< $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
 
+# The addon with a variant's flags, for scripts/sanitize and scripts/mutants; the one that is shipped comes from binding.gyp.
+ADDON_SRC := $(wildcard binding/*.cc)
+NODE_INCLUDE ?= $(firstword $(wildcard $(dir $(shell command -v node))../include/node /usr/include/node))
+ADDON_FLAGS := -std=c++17 -fPIC -fvisibility=hidden -Wall -Wextra -Wno-maybe-uninitialized $(OPT_$(VARIANT)) -Isrc -Inode_modules/node-addon-api \
+  -I$(NODE_INCLUDE) -DNAPI_VERSION=9 -DNODE_ADDON_API_ENABLE_MAYBE -DNODE_ADDON_API_DISABLE_CPP_EXCEPTIONS \
+  -DNODE_ADDON_API_DISABLE_DEPRECATED -DNODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS
+$(B)/agent_lane.node: $(ADDON_SRC) $(wildcard binding/*.h) $(wildcard src/*.h) $(B)/libal_core.a
+	@mkdir -p $(@D)
+	$(CXX) $(ADDON_FLAGS) -shared -o $@ $(ADDON_SRC) $(B)/libal_core.a -Wl,-z,nodelete,--exclude-libs,ALL $(shell pkg-config --libs libarchive sqlite3)
+
 # one test program: make run-test_buf
 run-%: $(B)/% $(AGENT_TEST)
 	AL_AGENT=$(AGENT_TEST) timeout 300 $<

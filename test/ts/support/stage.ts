@@ -51,9 +51,9 @@ export class Stage {
       mkdirSync(join(dir, part), { recursive: true, mode: 0o755 });
     for (const part of ["dist", "prebuilds", "package.json"])
       cpSync(join(root, part), join(dir, "pkg", part), { recursive: true });
-    const { AL_BINDING: other } = process.env;
+    const { AL_ADDON: other } = process.env;
     const addon = join("prebuilds", `${process.platform}-${process.arch}`, "agent_lane.node");
-    if (other !== undefined && other !== "") copyFileSync(other, join(dir, "pkg", addon));
+    if (other !== undefined) copyFileSync(other, join(dir, "pkg", addon));
     // The factory is documented to be pure; the real one is used in the tests on VMs.
     const sandcastle = join(dir, "pkg", "node_modules", "@ai-hero", "sandcastle");
     write(join(sandcastle, "package.json"), '{"name":"@ai-hero/sandcastle","type":"module","exports":"./index.js"}');
