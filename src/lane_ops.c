@@ -2,6 +2,7 @@
 /* Drives live lanes along the state table: writes each state to the registry, then takes the action. */
 #include "lane_ops.h"
 #include "mem.h"
+#include "utf8.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -100,7 +101,7 @@ finish(al_lane_t *lane) {
   /* Told first, so that nobody hears of the end after an awaited close. */
   al_lane_emit(lane, stuck ? "stuck" : "closed", stuck ? stuck->msg : lane->cause.msg);
   if (lane->create_id) {
-    al_err_t err = lane->cause;
+    al_err_t err = lane->create_err.code ? lane->create_err : lane->cause;
     if (!err.lane[0]) snprintf(err.lane, sizeof err.lane, "%s", lane->spec.name);
     al_engine_fail(lane->engine, lane->create_id, &err);
     lane->create_id = 0;
@@ -208,6 +209,19 @@ keep_cause(al_lane_t *lane, int event, const al_err_t *why) {
     snprintf(lane->cause.step, sizeof lane->cause.step, "%s", lane->step);
 }
 
+/* What is left now matters more than why the lane was to end, but to create: it is told first why it failed. */
+static void
+keep_both(al_lane_t *lane, const al_err_t *why) {
+  if (lane->create_id && lane->cause.code) {
+    char text[2 * AL_ERR_MSG_MAX];
+    int n = snprintf(text, sizeof text, "%.380s; then it could not be removed: %.200s", lane->cause.msg, why->msg);
+    lane->create_err = lane->cause;
+    al_utf8_printable(lane->create_err.msg, sizeof lane->create_err.msg, text, n > 0 ? (size_t) n : 0, true);
+    al_err_cure(&lane->create_err, "%.110s For what is left: %.110s", al_err_cure_text(&lane->cause), al_err_cure_text(why));
+  }
+  lane->cause = *why;
+}
+
 void
 al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reason) {
   /* This engine has had its try, the next one is the sweep's. Who asks before all are answered hears what this one came
@@ -238,7 +252,7 @@ al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reaso
       al_registry_move(r, lane->row.id, AL_LANE_CLOSING, AL_LANE_CLOSED, reason, end_written, lane);
       break;
     case AL_LANE_DO_REPORT:
-      if (why) lane->cause = *why; /* what is left now matters more than why it was to end */
+      if (why) keep_both(lane, why);
       al_registry_move(r, lane->row.id, AL_LANE_CLOSING, AL_LANE_STUCK, why ? why->msg : reason, end_written, lane);
       break;
     default:

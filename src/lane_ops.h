@@ -56,6 +56,7 @@ struct al_lane_s {
   bool step_busy;             /* an asynchronous step will call back */
   bool destroy_wanted, destroying;
   al_err_t cause;             /* why the lane ends; the first one wins */
+  al_err_t create_err;        /* what create is told when it differs from that: see al_lane_event */
   bool finish_wanted;         /* the row is closed or stuck; waits for open calls to end */
   bool finished;              /* everybody has been answered; only its timers are still closing */
   int ending;                 /* closes that destroy waits for */

@@ -38,6 +38,27 @@ describe("an end that cannot be proven", () => {
   });
 });
 
+describe("a create that fails and cannot be cleaned up", () => {
+  it("says the first error first, then what is left, which the next create removes", async () => {
+    const s = stage({ at: { "start.read": [{ slow: 500 }, { fatal: "no such luck" }] } });
+    const r = await s.run(`
+      import { chmodSync } from "node:fs";
+      const dir = OPTIONS.home + "/lima", events = [];
+      const onEvent = (e) => { events.push(e.type); if (e.type === "booting") chmodSync(dir, 0o500); };
+      report("error", await failure(() => create({ onEvent })));
+      while (!events.includes("stuck")) await new Promise((ok) => setTimeout(ok, 10));
+      chmodSync(dir, 0o700);
+      report("next", await failure(() => create()));`);
+    expect(r.err).toBe("");
+    expect(r.said["error"]).toMatchObject({ code: "START_FAILED", step: "boot" });
+    const { message, cure } = r.said["error"] as { message: string; cure: string };
+    expect(message).toMatch(/no such luck.*then it could not be removed: .*agent-lane-/);
+    expect(cure).toMatch(/doctor.*reap --force/);
+    expect(r.said["next"]).toMatchObject({ code: "START_FAILED" });
+    expect(s.left()).toEqual([]);
+  });
+});
+
 describe("leftovers of a dead process", () => {
   it("do not keep a create waiting beyond its startTimeoutSeconds", async () => {
     const s = stage();
