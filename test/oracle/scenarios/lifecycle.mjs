@@ -92,9 +92,9 @@ export default {
     about: "Sandbox.close() while an agent works",
     async run(t) {
       const sandbox = await sandboxOf(t);
-      const closed = new Promise((resolve) => t.afterAgentStarts(1500, () => resolve(t.show("close", sandbox.close()))));
+      const closed = new Promise((resolve) => t.afterAgentStarts(1500, () => resolve(sandbox.close())));
       await t.show("run", sandbox.run({ agent: scriptedAgent("echo a; sleep 10"), prompt: "x", logging: t.logging }));
-      await closed;
+      await t.show("close", closed);
     },
   },
   usingDispose: {
