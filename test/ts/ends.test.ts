@@ -16,7 +16,7 @@ afterAll(() => s.remove());
 describe("the process ends", () => {
   const event = (type: string): string => `create({ onEvent: (e) => { if (e.type === "${type}") end(); } })`;
   const during = (call: string): string =>
-    `create().then((lane) => { setTimeout(end, 200); return lane.${call}; }).then(() => report("it ended by itself"))`;
+    `create({ maxCopyOutBytes: 2 ** 30 }).then((lane) => { setTimeout(end, 200); return lane.${call}; }).then(() => report("it ended by itself"))`;
   const stages: [string, string][] = [
     ...["queued", "creating", "booting", "connecting", "ready"].map((type): [string, string] => [type, event(type)]),
     ["with a command running", during(`exec("sleep 100")`)],
@@ -35,7 +35,7 @@ describe("the process ends", () => {
     it.each(stages)("%s: nothing is left", async (_at, work) => {
       const r = await s.run(`
         import { mkdirSync, truncateSync, writeFileSync } from "node:fs";
-        writeFileSync(WT + "/big", ""); truncateSync(WT + "/big", 250e6); mkdirSync(WT + "/out", { recursive: true });
+        writeFileSync(WT + "/big", ""); truncateSync(WT + "/big", 900e6); mkdirSync(WT + "/out", { recursive: true });
         let ended = false;
         const end = () => { if (!ended) { ended = true; report("end"); ${end}; } };
         ${work}.catch(() => undefined);`);

@@ -29,12 +29,12 @@ describe("two workers with a lane each", () => {
     ],
     [
       "copying out",
-      `create().then((lane) => { setTimeout(say, 300, "at"); return lane.copyFileOut(workerData.options.worktreePath + "/big", workerData.options.worktreePath + "/out/back"); })`,
+      `create({ maxCopyOutBytes: 2 ** 30 }).then((lane) => { setTimeout(say, 300, "at"); return lane.copyFileOut(workerData.options.worktreePath + "/big", workerData.options.worktreePath + "/out/back"); })`,
     ],
   ])("one is terminated while %s: its lane goes, the other's stays", async (_what, work) => {
     const r = await s.run(`${KIT}
       import { mkdirSync, rmSync, truncateSync, writeFileSync } from "node:fs";
-      writeFileSync(WT + "/big", ""); truncateSync(WT + "/big", 250e6); mkdirSync(WT + "/out", { recursive: true });
+      writeFileSync(WT + "/big", ""); truncateSync(WT + "/big", 900e6); mkdirSync(WT + "/out", { recursive: true });
       const other = new Thread(\`
         const lane = await create();
         say("ready");

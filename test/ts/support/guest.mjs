@@ -2,7 +2,7 @@
 // The lane agent's side of the channel in JavaScript, written from docs/PROTOCOL.md: commands run on this machine, as this user.
 import { spawn } from "node:child_process";
 import { createHmac, randomBytes } from "node:crypto";
-import { readFileSync, statSync } from "node:fs";
+import { createReadStream, fstatSync, openSync, statSync } from "node:fs";
 
 const F = {
   HELLO: 1,
@@ -270,15 +270,23 @@ class Guest {
   }
 
   read(stream, path) {
-    let data;
+    let fd;
     try {
-      data = readFileSync(path);
+      fd = openSync(path);
     } catch (e) {
       return this.exit(stream, 2, e.errno ? -e.errno : 5, 0, e.code);
     }
-    for (let at = 0; at < data.length; at += CHUNK) this.send(stream, F.DATA, 1, data.subarray(at, at + CHUNK));
-    this.send(stream, F.END, 1);
-    this.exit(stream, 0, 0, data.length);
+    const { size } = fstatSync(fd);
+    const source = createReadStream(null, { fd });
+    const outlet = this.outlet(stream, 1, source, () => this.exit(stream, 0, 0, size));
+    this.streams.set(stream, {
+      pump: () => outlet.pump(),
+      credit: (_sub, n) => {
+        outlet.window += n;
+        outlet.pump();
+      },
+      kill: () => source.destroy(),
+    });
   }
 }
 
