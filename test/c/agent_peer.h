@@ -92,7 +92,7 @@ peer_start_with(peer_t *p, const char *const *args, int (*before)(void)) {
     skip();
   }
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-  p->pid = fork();
+  p->pid = al_test_fork();
   assert_true(p->pid >= 0);
   if (p->pid == 0) {
     dup2(fds[1], 0);

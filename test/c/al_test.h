@@ -23,6 +23,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <unistd.h>
 #include <uv.h>
 
@@ -219,10 +222,22 @@ al_test_write(const char *dir, const char *name, const char *text) {
 
 /* ---- processes ---- */
 
+
+/* fork() of a child that dies with the test: a failed assertion leaves the test function without any clean-up. */
+AL_TEST_FN pid_t
+al_test_fork(void) {
+  pid_t pid = fork();
+
+#ifdef __linux__
+  if (pid == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+  return pid;
+}
+
 /* A child that does nothing until it is ended. */
 AL_TEST_FN pid_t
 al_test_sleeper(void) {
-  pid_t pid = fork();
+  pid_t pid = al_test_fork();
 
   if (pid == 0) {
     for (;;) pause();

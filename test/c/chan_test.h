@@ -110,7 +110,7 @@ rig_agent_start(rig_t *r) {
   fclose(f);
   int sv[2];
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv), 0);
-  r->agent = fork();
+  r->agent = al_test_fork();
   assert_true(r->agent >= 0);
   if (r->agent == 0) {
     dup2(sv[1], 0);

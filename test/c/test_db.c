@@ -290,7 +290,7 @@ test_db_two_openers_migrate_once(void **state) {
   ctx_t *c = *state;
   pid_t pids[4];
   for (int i = 0; i < 4; i++) {
-    pids[i] = fork();
+    pids[i] = al_test_fork();
     if (pids[i] == 0) {
       uv_loop_t loop;
       al_db_t *db;

@@ -53,7 +53,7 @@ as_user(ctx_t *c, int (*check)(ctx_t *c)) {
   }
   int status;
   assert_int_equal(fchown(c->fd, 12345, 12345), 0);
-  pid_t pid = fork();
+  pid_t pid = al_test_fork();
   if (pid == 0) {
     if (setgid(12345) || setuid(12345)) _exit(99);
     _exit(check(c));

@@ -174,7 +174,7 @@ test_registry_waiter_that_leaves_or_dies_frees_its_turn(void **state) {
   al_lane_row_t a = a_row('a'), gone = a_row('b'), left = a_row('c'), d = a_row('d');
   int64_t ta = 0, tg = 0, tl = 0, td = 0;
   char holders[256];
-  pid_t child = fork();
+  pid_t child = al_test_fork();
   if (child == 0) {
     pause();
     _exit(0);

@@ -136,7 +136,7 @@ test_xfer_out_link_race_writes_nothing_outside(void **state) {
   snprintf(d, sizeof d, "%s", path(&r, "wt/d"));
   snprintf(l, sizeof l, "%s", path(&r, "wt/l"));
   assert_int_equal(symlink("../outside", l), 0);
-  pid_t racer = fork();
+  pid_t racer = al_test_fork();
   if (racer == 0) {
     while (getppid() != 1) renameat2(AT_FDCWD, d, AT_FDCWD, l, RENAME_EXCHANGE);
     _exit(0);
