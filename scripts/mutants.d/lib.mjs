@@ -10,5 +10,5 @@ export default [
   { name: "fractions of a CPU", file: "lib/options.ts", test: "ts:options", from: `if (rule.kind === "integer" && !Number.isInteger(value))`,
     to: `if (rule.kind === "integer" && Number.isNaN(value))` },
   { name: "a lane is let go of twice", file: "lib/exit.ts", test: "ts:exit", from: `if (!held) return;`, to: `if (!held && this.#holds < 0) return;` },
-  { name: "open requests are forgotten at the end", file: "lib/engine.ts", test: "ts:native", from: `pending.reject(interrupted());`, to: `void pending;` },
+  { name: "open requests are forgotten at the end", file: "lib/engine.ts", test: "ts:engine", from: `pending.reject(interrupted());`, to: `void pending;` },
 ];
