@@ -275,7 +275,7 @@ test_exec_agent_takes_its_configuration(void **state) {
   START(r);
   run_t u = { 0 };
   char dir[128];
-  snprintf(dir, sizeof dir, "%s/work/tree", r.dir);
+  snprintf(dir, sizeof dir, "%s/job/tree", r.dir);
   assert_int_equal(al_chan_config(r.chan, NULL, dir, 0, on_config, &u), 0);
   rig_wait(&r, &u.done, 5000);
   if (u.err.code) fail_msg("%s", u.err.msg);
