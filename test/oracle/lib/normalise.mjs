@@ -31,6 +31,15 @@ function textNormaliser(scrubs) {
   };
 }
 
+/**
+ * After `git clone` of a bundle HEAD is on whichever of the branches at that commit git finds first, which depends on the random part of
+ * Sandcastle's branch names. So a checkout of such a branch may find it checked out already; both end on the branch, and say so differently.
+ */
+function checkoutOfStampedBranch(call) {
+  if (call.call !== "exec" || !/^git checkout "sandcastle\/<stamp>"$/.test(call.command ?? "") || call.outcome?.exitCode !== 0) return call;
+  return { ...call, outcome: { ...call.outcome, stdout: "<on the branch>", stderr: "<on the branch>" } };
+}
+
 const deep = (value, text) => {
   if (typeof value === "string") return text(value);
   if (Array.isArray(value)) return value.map((v) => deep(v, text));
@@ -45,7 +54,7 @@ export function normalise(raw, extraScrubs = []) {
   const ends = new Map(raw.filter((e) => e.kind === "end").map((e) => [e.n, e.outcome]));
   const calls = [], notes = [];
   for (const { kind, n, ...rest } of raw) {
-    if (kind === "call") calls.push(deep({ n, ...rest, outcome: ends.has(n) ? ends.get(n) : "pending" }, text));
+    if (kind === "call") calls.push(checkoutOfStampedBranch(deep({ n, ...rest, outcome: ends.has(n) ? ends.get(n) : "pending" }, text)));
     if (kind === "note") notes.push(deep({ [rest.label]: rest.value }, text));
   }
   return { calls, notes };
