@@ -324,7 +324,7 @@ booted(al_boot_t *b, void *data, int status, const al_err_t *err, uint16_t port)
 
 void
 al_lane_do_boot(al_lane_t *lane) {
-  int64_t left = left_ms(lane);
+  int64_t left = left_ms(lane) - 500; /* its own deadline comes first: it knows what it was waiting for */
   int rc = al_lima_boot(&lane->driver->lima, &lane->spec, left > 0 ? (uint64_t) left : 1, booted, lane, &lane->boot);
   if (rc == 0) return;
   al_err_t err = { 0 };

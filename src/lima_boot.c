@@ -23,6 +23,7 @@
  * on a busy machine and would only get slower by being asked again: it is waited for. One timer drives it all; its
  * ticks read a local file of a few lines. */
 
+#define CONSOLE_MAX (1u << 20) /* twice what the warden lets the file grow to */
 #define TICK_MS 20
 #define TRIES 2
 #define PACE_MS 500u
@@ -150,15 +151,31 @@ on_start_ended(al_proc_t *p, int status) {
     fail_start(b, err.msg);
 }
 
+/* What the guest said last on its console, made safe to show: where a boot that hangs got to. "" when it said nothing. */
+static void
+last_console_line(const al_boot_t *b, char *out, size_t cap) {
+  AL_AUTO_FREE char *text = NULL;
+  char path[sizeof b->spec.dir + 16];
+  size_t len = 0;
+  out[0] = 0;
+  snprintf(path, sizeof path, "%s/serial.log", b->spec.dir);
+  if (al_plat_read_file(-1, path, CONSOLE_MAX, &text, &len) != 0) return;
+  while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == '\r')) len--;
+  size_t from = len;
+  while (from > 0 && text[from - 1] != '\n') from--;
+  al_utf8_printable(out, cap, text + from, len - from, false);
+}
+
 static void
 fail_late(al_boot_t *b) {
   static const char *const what[] = {
     "Lima to say the ssh port", "QEMU to listen on the ssh port", "ssh in the guest to answer", ""};
   al_err_t err = {0};
-  char agent[300];
+  char agent[200], console[160];
   al__lima_log_message(b->spec.dir, "ha.stderr.log", agent, sizeof agent);
-  al_err_set(&err, AL_ESTART_TIMEOUT, "waited in vain for %s%s%s", what[b->phase],
-    agent[0] ? "; the last in Lima's host agent log: " : "", agent);
+  last_console_line(b, console, sizeof console);
+  al_err_set(&err, AL_ESTART_TIMEOUT, "waited in vain for %s%s%s%s%s", what[b->phase],
+    console[0] ? "; the guest's last words: " : "", console, agent[0] ? "; the last in Lima's host agent log: " : "", agent);
   fail(b, &err);
 }
 
