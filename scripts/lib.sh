@@ -30,6 +30,18 @@ else
   NODES_DIR=$CACHE/node
 fi
 
+# The oldest Node that package.json allows, and what is fetched where the machine's own is older or missing (Debian 12 has 18):
+# PyPI's package of Node's own binaries, which holds npm and the headers too.
+NODE_OLDEST=20.19 NODE_WHEEL=22.20.0
+NODE_WHEEL_SHA256=b5c500aa4dc046333ecb0a80f183e069e5c30ce637f1c1a37166b2c0b642dc21
+NODE_FETCHED=$NODES_DIR/setup-$NODE_WHEEL
+node_serves() {
+  local have; have=$(node --version 2>/dev/null) && command -v npm >/dev/null || return 1
+  [ "$(printf '%s\n%s\n' "$NODE_OLDEST" "${have#v}" | sort -V | head -n 1)" = "$NODE_OLDEST" ]
+}
+use_fetched_node() { if ! node_serves && [ -x "$NODE_FETCHED/bin/npm" ]; then export PATH=$NODE_FETCHED/bin:$PATH; fi; }
+use_fetched_node
+
 say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
 die() { printf '%s\n' "$@" >&2; exit 1; }
 # Starts a step of the set-up: its name, then what it is about to do.
