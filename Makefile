@@ -34,10 +34,10 @@ $(B)/libal_core.a: $(CORE_OBJ)
 	@rm -f $@ && ar rcs $@ $^
 $(B)/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -MMD -c -o $@ $<
+	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 $(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -Itest/c -MMD -MF $@.d -o $@ $< $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
+	$(CC) $(CFLAGS) -Itest/c -MMD -MP -MF $@.d -o $@ $< $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
 
 # The addon with a variant's flags, for scripts/sanitize and scripts/mutants; the one that is shipped comes from binding.gyp.
 ADDON_SRC := $(wildcard binding/*.cc)

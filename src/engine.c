@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engine: the core's own thread and loop, the inbox from JavaScript, the events back, and the end of both. */
 #include "engine.h"
-#include "lane_ops.h"
+#include "lane_life.h"
 #include "mem.h"
 #include <stdio.h>
 #include <string.h>

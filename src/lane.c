@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Theory of operation. A lane moves only along this table; lane_ops.c and reaper.c ask it, write the new state to the
+/* Theory of operation. A lane moves only along this table; lane_life.c and reaper.c ask it, write the new state to the
  * registry, and only then take the action. From every open state the way out is CLOSING with DESTROY: there is one
  * routine that ends lanes. A state without an entry for an event refuses it: the caller keeps state and reports. */
 typedef struct rule_s {

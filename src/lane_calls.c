@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls into a ready lane: exec with its input and signals, copies, ping, close. Each open call is an al_op_t. */
-#include "lane_ops.h"
+#include "lane_life.h"
 #include "mem.h"
 #include <signal.h>
 #include <stdio.h>
@@ -214,8 +214,7 @@ al_do_exec(al_engine_t *e, al_request_t *r) {
   }
   if (rc) fail(e, r->id, &err, lane->spec.name);
   if (!c) return;
-  for (char **s = c->own_env; s && *s; s++) al_free(*s);
-  al_free(c->own_env);
+  al_env_free(c->own_env);
   al_free(c->env);
   al_free(c);
 }

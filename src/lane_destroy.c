@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a live lane: channel, transport and boot are closed, then the driver destroys and proves it. */
-#include "lane_ops.h"
+#include "lane_life.h"
 #include "mem.h"
 #include <string.h>
 
@@ -36,7 +36,7 @@ boot_closed(void *data) {
   part_ended(lane);
 }
 
-/* Called by the channel's on_closed, too (lane_create.c): the transport may go only after the channel. */
+/* Called by the channel's on_closed, too (lane_start.c): the transport may go only after the channel. */
 void
 al_lane_chan_ended(al_lane_t *lane) {
   lane->chan = NULL;
@@ -58,9 +58,7 @@ al_lane_do_destroy(al_lane_t *lane) {
   if (lane->destroying) return;
   lane->destroying = true;
   lane->destroy_wanted = false;
-  uv_timer_stop(&lane->start_timer);
-  uv_timer_stop(&lane->life_timer);
-  uv_timer_stop(&lane->sync_timer);
+  al_lane_timers_stop(lane);
   lane->ending = 3;
   al_registry_claim_close(&lane->site->registry, lane->row.id, lane->cause.msg, claimed, lane);
   if (lane->boot) al_lima_boot_close(lane->boot, boot_closed, lane);

@@ -26,7 +26,7 @@ typedef struct al_lima_s {
 typedef enum { AL_NETWORK_OPEN, AL_NETWORK_NONE } al_network_t;
 typedef enum { AL_ACCEL_TCG, AL_ACCEL_KVM, AL_ACCEL_HVF } al_accel_t;
 
-/* What one lane is; filled by lane_ops, constant afterwards. */
+/* What one lane is; filled by lane_create.c, constant afterwards. */
 typedef struct al_lane_spec_s {
   char name[AL_NAME_LEN + 1];
   char dir[AL_HOME_MAX + AL_NAME_LEN + 2]; /* <home>/lima/<name> */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reaper: ends registered lanes whose owner is gone or whose time is over. Only rows of the registry, one validated
  * name at a time. */
-#include "lane_ops.h"
+#include "lane_life.h"
 #include "mem.h"
 #include <stdio.h>
 #include <string.h>

@@ -56,7 +56,7 @@ export default [
   { name: "one VM too many", file: "src/registry.c", test: "c:test_registry", from: `if (older || open >= c->max) {`, to: `if (older || open > c->max) {` },
   { name: "reaper skips the alive check", file: "src/reaper.c", test: "ts:worker", only: "while running a command",
     from: `if (alive == 0) return "its owner is gone";`, to: `if (alive >= 0) return "its owner is gone";` },
-  { name: "lifetimes never fire", file: "src/lane_create.c", test: "ts:expiry", from: `if (now >= lane->life_end_boot_ms) {`, to: `if (now == 0) {` },
+  { name: "lifetimes never fire", file: "src/lane_time.c", test: "ts:expiry", from: `if (now >= lane->life_end_boot_ms) {`, to: `if (now == 0) {` },
   { name: "a home open to others", file: "src/home.c", test: "c:test_home",
     from: `if (st->st_mode & S_ISVTX) return 0;`, to: `if (st->st_mode) return 0;` },
   { name: "unknown keys of Lima are welcome", file: "src/lima_verify.c", test: "c:test_lima",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drives live lanes along the state table: writes each state to the registry, then takes the action. */
-#include "lane_ops.h"
+#include "lane_life.h"
 #include "mem.h"
 #include "utf8.h"
 #include <stdio.h>
@@ -10,15 +10,9 @@
  * state. `step_busy` is true while something runs that cannot be cut short (a registry write, building, verifying); an
  * end that is wanted meanwhile waits for it, everything else (boot, transport, channel) is closed by destroy itself. */
 
-static void
-free_list(char **list) {
-  for (char **s = list; s && *s; s++) al_free(*s);
-  al_free(list);
-}
-
 void
 al_lane_free(al_lane_t *lane) {
-  free_list(lane->env);
+  al_env_free(lane->env);
   for (al_waiter_t *w = lane->closers; w;) {
     al_waiter_t *next = w->next;
     al_free(w);
@@ -87,9 +81,8 @@ timer_closed(uv_handle_t *h) {
 
 static void
 close_timers(al_lane_t *lane) {
-  uv_timer_t *timers[] = { &lane->start_timer, &lane->life_timer, &lane->sync_timer, &lane->retry_timer };
   lane->finished = true;
-  for (size_t i = 0; i < sizeof timers / sizeof *timers; i++) uv_close((uv_handle_t *) timers[i], timer_closed);
+  al_lane_timers_close(lane, timer_closed);
 }
 
 /* The lane is over: answers who waits, then frees it when its timers are closed. */
@@ -121,6 +114,7 @@ al_lane_op_ended(al_lane_t *lane) {
 void
 al_lane_give_up(al_lane_t *lane, const al_err_t *err) {
   if (!lane->cause.code) lane->cause = *err;
+  if (lane->step && !lane->cause.step[0]) snprintf(lane->cause.step, sizeof lane->cause.step, "%s", lane->step);
   if (lane->finished) return;
   /* The sweep may take its time, and there is nothing of this lane in it: who waits is told now. A child of ours is
    * waited for, though. */
@@ -129,8 +123,7 @@ al_lane_give_up(al_lane_t *lane, const al_err_t *err) {
     lane->create_id = 0;
   }
   if (lane->prelude || lane->step_busy) return; /* their last answer comes back here */
-  uv_timer_stop(&lane->start_timer);
-  uv_timer_stop(&lane->retry_timer);
+  al_lane_timers_stop(lane);
   al_registry_leave(&lane->site->registry, lane->ticket);
   lane->ticket = 0;
   close_timers(lane);
@@ -194,7 +187,7 @@ state_written(void *data, int status, const al_err_t *err) {
 static void
 end_written(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
-  (void) status; /* the lane is gone either way; a row that could not be written is found by the sweep, which closes it */
+  (void) status; /* the lane is gone either way; the sweep finds and closes a row that could not be written */
   (void) err;
   finish(lane);
 }
@@ -217,7 +210,8 @@ keep_both(al_lane_t *lane, const al_err_t *why) {
     int n = snprintf(text, sizeof text, "%.380s; then it could not be removed: %.200s", lane->cause.msg, why->msg);
     lane->create_err = lane->cause;
     al_utf8_printable(lane->create_err.msg, sizeof lane->create_err.msg, text, n > 0 ? (size_t) n : 0, true);
-    al_err_cure(&lane->create_err, "%.110s For what is left: %.110s", al_err_cure_text(&lane->cause), al_err_cure_text(why));
+    al_err_cure(&lane->create_err, "%.110s For what is left: %.110s", al_err_cure_text(&lane->cause),
+      al_err_cure_text(why));
   }
   lane->cause = *why;
 }

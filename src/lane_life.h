@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One live lane of this engine: what it holds, and the steps of its life. Loop thread only. */
-#ifndef AL_LANE_OPS_H
-#define AL_LANE_OPS_H
+#ifndef AL_LANE_LIFE_H
+#define AL_LANE_LIFE_H
 
 #include "chan.h"
 #include "engine.h"
@@ -73,7 +73,7 @@ struct al_lane_s {
   uint64_t life_end_boot_ms;
 };
 
-/* lane_ops.c: the machine */
+/* lane_life.c: the way along the state table */
 void
 al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reason);
 void
@@ -89,22 +89,45 @@ al_lanes_count(al_engine_t *e);
 void
 al_lanes_close_all(al_engine_t *e);
 
-/* lane_create.c: the steps towards ready */
+/* lane_options.c */
+int
+al_lane_read_options(al_lane_t *lane, const al_val_t *params, al_err_t *err);
+/* NAME=value list of a map of texts, NULL-terminated with one free slot; NULL and err on a bad name or value. */
+char **
+al_env_list(const al_val_t *map, al_err_t *err);
+void
+al_env_free(char **list);
+
+/* Before the row exists (lane_create.c, lane_admit.c). */
+void
+al_lane_admit(al_lane_t *lane);
+/* Ends a lane without a row and answers create with `err`. */
+void
+al_lane_give_up(al_lane_t *lane, const al_err_t *err);
+
+/* lane_start.c: the actions towards ready */
 void
 al_lane_do_create(al_lane_t *lane);
 void
 al_lane_do_boot(al_lane_t *lane);
 void
 al_lane_do_connect(al_lane_t *lane);
+
+/* lane_time.c */
+void
+al_lane_timers_init(al_lane_t *lane);
+void
+al_lane_timers_stop(al_lane_t *lane);
+void
+al_lane_timers_close(al_lane_t *lane, uv_close_cb cb);
+int64_t
+al_lane_left_ms(const al_lane_t *lane); /* until the deadline of its start; negative when that is over */
+void
+al_lane_watch_start(al_lane_t *lane);
+void
+al_lane_watch_life(al_lane_t *lane);
 void
 al_lane_watch_sync_in(al_lane_t *lane);
-/* Before the row exists: gives up and frees the lane, answering create with `err`. */
-void
-al_lane_give_up(al_lane_t *lane, const al_err_t *err);
-
-/* NAME=value list of a map of texts, NULL-terminated with one free slot; NULL and err on a bad name or value. */
-char **
-al_env_list(const al_val_t *map, al_err_t *err);
 
 /* lane_destroy.c */
 void

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Admission: takes a ticket and waits, in order, for one of the places for VMs; the lane's life begins with it. */
+#include "lane_life.h"
+#include <time.h>
+
+#define RESERVE_MS 45000 /* a place is taken only while a boot can still be expected to finish in time */
+#define POLL_MS 250
+
+static void
+on_retry(uv_timer_t *t) {
+  al_lane_admit(t->data);
+}
+
+static void
+admitted(void *data, int status, const al_err_t *err) {
+  al_lane_t *lane = data;
+  lane->step_busy = false;
+  if (status < 0) {
+    al_lane_give_up(lane, err);
+    return;
+  }
+  if (status == 0) {
+    lane->ticket = 0;
+    lane->state = AL_LANE_REGISTERED;
+    lane->spec.row = lane->row.id;
+    al_lane_watch_life(lane);
+    if (lane->cause.code) al_lane_event(lane, AL_LANE_ON_CLOSE, &lane->cause, "ended while it was admitted");
+    else al_lane_event(lane, AL_LANE_ON_START, NULL, NULL);
+    return;
+  }
+  if (lane->cause.code) {
+    al_lane_give_up(lane, &lane->cause);
+    return;
+  }
+  int64_t half = (int64_t) lane->start_timeout_s * 500;
+  if (al_lane_left_ms(lane) < (half < RESERVE_MS ? half : RESERVE_MS)) {
+    al_err_t busy = { 0 };
+    al_err_set(&busy, AL_EBUSY,
+      "no place for another VM within startTimeoutSeconds (%d): maxConcurrentVms is %d and these are open: %.400s",
+      lane->start_timeout_s, lane->max_vms, lane->holders[0] ? lane->holders : "earlier waiters");
+    al_lane_give_up(lane, &busy);
+    return;
+  }
+  uv_timer_start(&lane->retry_timer, on_retry, POLL_MS, 0);
+}
+
+void
+al_lane_admit(al_lane_t *lane) {
+  bool first = lane->ticket == 0;
+  /* A lifetime counts from the place taken: waiting for one is nobody's life. */
+  lane->life_end_boot_ms = al_plat_boot_ms() + (uint64_t) lane->timeout_minutes * 60000;
+  lane->row.expires_boot_ms = (int64_t) lane->life_end_boot_ms;
+  lane->row.created_s = time(NULL);
+  lane->row.expires_s = lane->row.created_s + (int64_t) lane->timeout_minutes * 60;
+  lane->step = "admission";
+  lane->step_busy = true;
+  if (first) al_lane_emit(lane, "queued", NULL);
+  al_registry_admit(&lane->site->registry, &lane->row, lane->max_vms, &lane->ticket, lane->holders,
+    sizeof lane->holders, admitted, lane);
+}

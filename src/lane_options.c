@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What create is asked for: reads and checks the options of its params into the lane. */
+#include "lane_life.h"
+#include "mem.h"
+#include <stdio.h>
+#include <string.h>
+
+static bool
+env_name_valid(const char *s) {
+  if (!(*s == '_' || (*s >= 'A' && *s <= 'Z') || (*s >= 'a' && *s <= 'z'))) return false;
+  for (; *s; s++)
+    if (!(*s == '_' || (*s >= 'A' && *s <= 'Z') || (*s >= 'a' && *s <= 'z') || (*s >= '0' && *s <= '9'))) return false;
+  return true;
+}
+
+char **
+al_env_list(const al_val_t *map, al_err_t *err) {
+  size_t n = map && map->kind == AL_MAP ? map->len : 0;
+  char **list = al_calloc(n + 2, sizeof *list);
+  if (!list) {
+    al_err_set(err, -ENOMEM, "out of memory");
+    return NULL;
+  }
+  for (size_t i = 0; i < n; i++) {
+    const al_val_t *v = map->items[i];
+    const char *name = map->keys[i];
+    if (!env_name_valid(name) || v->kind != AL_TEXT || strlen(v->text) != v->len) {
+      al_err_set(err, AL_EBAD_OPTION,
+        "env: \"%s\" must be a name of letters, digits and _ with a text value without NUL", name);
+    } else if (!(list[i] = al_asprintf("%s=%s", name, v->text))) {
+      al_err_set(err, -ENOMEM, "out of memory");
+    }
+    if (list[i]) continue;
+    al_env_free(list);
+    return NULL;
+  }
+  return list;
+}
+
+void
+al_env_free(char **list) {
+  for (char **s = list; s && *s; s++) al_free(*s);
+  al_free(list);
+}
+
+static int
+read_enum(const al_val_t *p, const char *key, const char *a, const char *b, bool *second, al_err_t *err) {
+  const char *text;
+  int rc = al_val_get_text(p, key, a, &text, err);
+  if (rc) return rc;
+  *second = strcmp(text, b) == 0;
+  if (!*second && strcmp(text, a)) return al_err_set(err, AL_EBAD_OPTION, "%s must be \"%s\" or \"%s\"", key, a, b);
+  return 0;
+}
+
+static int
+read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
+  int64_t cpus, disk, minutes, start, sync, vms, out, buffered;
+  double memory;
+  int rc;
+  if (
+    (rc = al_val_get_int(p, "cpus", 4, 1, 64, &cpus, err))
+    || (rc = al_val_get_double(p, "memoryGiB", 8, 1, 256, &memory, err))
+    || (rc = al_val_get_int(p, "diskGiB", 30, 1, 2048, &disk, err))
+    || (rc = al_val_get_int(p, "timeoutMinutes", 60, 1, 1440, &minutes, err))
+    || (rc = al_val_get_int(p, "startTimeoutSeconds", 110, 5, 600, &start, err))
+    || (rc = al_val_get_int(p, "syncInTimeoutSeconds", 0, 0, 3600, &sync, err))
+    || (rc = al_val_get_int(p, "maxConcurrentVms", 2, 1, 32, &vms, err))
+    || (rc = al_val_get_int(p, "maxCopyOutBytes", AL_COPY_OUT_MAX, 1, 4ll << 30, &out, err))
+    || (rc = al_val_get_int(p, "maxBufferedBytes", AL_BUFFERED_MAX, AL_BUFFERED_LEAST, AL_BUFFERED_MOST, &buffered,
+      err))
+  )
+    return rc;
+  lane->spec.cpus = (int) cpus;
+  lane->spec.memory_mib = (int64_t) (memory * 1024);
+  lane->spec.disk_gib = disk;
+  lane->timeout_minutes = (int) minutes;
+  lane->start_timeout_s = (int) start;
+  lane->sync_in_s = (int) sync;
+  lane->max_vms = (int) vms;
+  lane->max_copy_out = (uint64_t) out;
+  lane->budget.max = (uint64_t) buffered;
+  return 0;
+}
+
+int
+al_lane_read_options(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
+  const char *image, *worktree;
+  bool none, tcg;
+  int rc;
+  if (
+    (rc = read_numbers(lane, p, err)) || (rc = al_val_get_bool(p, "guestSudo", true, &lane->sudo, err))
+    || (rc = read_enum(p, "network", "open", "none", &none, err))
+    || (rc = read_enum(p, "accelerator", "auto", "tcg", &tcg, err))
+    || (rc = al_val_get_text(p, "image", NULL, &image, err))
+    || (rc = al_val_get_text(p, "worktreePath", "/home/agent/workspace", &worktree, err))
+    || (rc = al_guest_path_check(worktree, strlen(worktree), err))
+  )
+    return rc;
+  if (strlen(worktree) >= sizeof lane->worktree) return al_err_set(err, AL_EBAD_OPTION, "worktreePath is too long");
+  if (image && strlen(image) >= sizeof lane->image_want) return al_err_set(err, AL_EBAD_OPTION, "image is too long");
+  snprintf(lane->worktree, sizeof lane->worktree, "%s", worktree);
+  snprintf(lane->image_want, sizeof lane->image_want, "%s", image ? image : "");
+  lane->spec.network = none ? AL_NETWORK_NONE : AL_NETWORK_OPEN;
+  lane->accel_auto = !tcg;
+  lane->env = al_env_list(al_val_get(p, "env"), err);
+  return lane->env ? 0 : err->code;
+}
