@@ -29,15 +29,18 @@
   X(ACK, 6, 8, 8)           /* either, stream 0: u64 bytes read off the channel so far (pacing) */ \
   X(PING, 7, 8, 8)          /* host: u64 token */ \
   X(PONG, 8, 8, 8)          /* guest: the token */ \
+  X(CLOCK, 9, 8, 8)         /* host: u64 its clock, nanoseconds since 1970 */ \
   X(EXEC, 16, 0, 65536) /* host, opens a stream: TLVs; flag AL_FLAG_MORE = goes on in the next EXEC of this stream */ \
   X(READ, 17, 0, 65536) /* host, opens a stream: TLV PATH, USER; answered by DATA on sub-stream 1, EOF, EXIT */ \
-  X(DATA, 20, 0, 65536) /* flags = sub-stream */ \
+  X(DATA, 20, 1, 65536) /* flags = sub-stream */ \
   X(END, 21, 0, 0)      /* flags = sub-stream; no more DATA on it */ \
-  X(CREDIT, 22, 4, 4)   /* flags = sub-stream: u32 bytes consumed, the sender may send that much more */ \
+  X(CREDIT, 22, 4, 4)   /* flags = sub-stream: u32 bytes consumed, not 0: the sender may send that much more */ \
   X(SIGNAL, 23, 4, 4)   /* host: u32 signal number; flags 0 = to the process group, 1 = to the whole tree (cgroup) */ \
   X(RESIZE, 24, 4, 4)   /* host: u16 rows, u16 columns */ \
-  X(EXIT, 25, 24, 1048) /* guest, ends the stream: u32 kind, u32 value, u64 nanoseconds, u64 length, text */ \
+  /* guest, ends the stream: u32 kind, u32 value, u64 nanoseconds, u64 length, text; flags: AL_EXIT_OOM */ \
+  X(EXIT, 25, 24, 1048) \
   X(RESET, 26, 0, 0)    /* either: the stream is over at once; the guest kills the tree */ \
+  X(CANCEL, 27, 4, 4)   /* host: u32 milliseconds: SIGTERM to the whole tree now, SIGKILL after that time */ \
   X(TCP, 32, 0, 65536)  /* reserved: a TCP stream opened by the guest */ \
   X(RESOLVE, 33, 0, 65536) /* reserved: name look-up */
 
@@ -58,6 +61,8 @@ enum {
   AL_EXIT_ERROR = 2,  /* could not start, or read failed: value = errno, text says what */
 };
 
+enum { AL_EXIT_OOM = 1 }; /* flags of EXIT: a process of the command was killed for want of memory */
+
 /* TLVs of CONFIG, EXEC and READ: u16 tag, u32 length, bytes. */
 enum {
   AL_TLV_ARG = 1,      /* EXEC, repeated: argv, first one looked up in PATH of the request's environment */
@@ -68,8 +73,13 @@ enum {
   AL_TLV_SIZE = 6,     /* EXEC with a terminal: u16 rows, u16 columns */
   AL_TLV_PATH = 7,     /* READ: the file; CONFIG: the worktree */
   AL_TLV_TIME = 8,     /* CONFIG: u64 host clock, nanoseconds since 1970 */
+  AL_TLV_GRACE = 9,    /* EXEC: u32 milliseconds that others may hold the pipes, u32 from SIGTERM to SIGKILL of AL_EXEC_END_TREE */
+  AL_TLV_LIMITS = 10,  /* EXEC: u32 processes, u32 thousandths of a CPU, u64 bytes of memory; 0 = no such limit */
 };
-enum { AL_EXEC_STDIN = 1, AL_EXEC_TTY = 2 };                 /* without AL_EXEC_STDIN stdin is /dev/null */
+/* Without AL_EXEC_STDIN stdin is /dev/null; with AL_EXEC_END_TREE whoever outlives the main process is ended, as by
+ * CANCEL. */
+enum { AL_EXEC_STDIN = 1, AL_EXEC_TTY = 2, AL_EXEC_END_TREE = 4 };
+#define AL_GRACE_DEFAULT_MS 2000 /* both of AL_TLV_GRACE, where a request says nothing */
 enum { AL_CONFIG_SUDO = 1, AL_CONFIG_POWEROFF = 2, };        /* agent user may sudo; power off at EOF of the channel */
 
 typedef struct al_frame_s {

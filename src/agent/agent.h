@@ -15,7 +15,6 @@
 #define AL_CREDIT_EVERY 65536u     /* give stdin credit back in portions of this size */
 #define AL_PACING_ROOM 4096u       /* DATA waits until at least this much may be sent unacknowledged */
 #define AL_PONGS_MAX 64            /* pings not answered yet; more is fatal */
-#define AL_GRACE_NS 2000000000ull  /* how long others may hold a command's pipes after its end */
 #define AL_HELLO_MS 30000          /* how long the host may take to say HELLO */
 #define AL_FLUSH_MS 2000           /* how long a REJECT or the last EXIT may take to leave */
 #define AL_GROUPS_MAX 64
@@ -35,8 +34,16 @@ typedef struct al_user_s {
 typedef struct al_cgroup_s {
   uint32_t number;
   int dir, events; /* -1 when cgroups are off */
-  bool killed;
+  int memory;      /* memory.events, -1 when there is no such controller */
+  uint64_t ooms;   /* its count of processes that were killed for want of memory, as far as it is told */
+  bool spent;      /* killed or with limits: never used again */
 } al_cgroup_t;
+
+/* 0 = no such limit */
+typedef struct al_limits_s {
+  uint32_t processes, cpu_milli;
+  uint64_t memory;
+} al_limits_t;
 
 /* What a child that could not exec leaves behind; lives in a MAP_SHARED page, since clone may be emulated by fork. */
 typedef struct al_fail_s {
@@ -60,13 +67,22 @@ typedef struct al_slot_s {
   bool deaf;                       /* RUN: the command closed its stdin and the host has not been told */
   bool reaped;                     /* RUN: the main process is gone, exit_* valid */
   bool ready[AL_SUBS];             /* set by the poll round */
-  int fd[AL_SUBS];                 /* our ends, -1 = closed */
+  int fd[AL_SUBS];                 /* our ends, -1 = closed; with a terminal stdin and stdout are its master */
+  int tty;                         /* the terminal's slave until the main process is reaped; -1 = none */
+  uint16_t rows, cols;             /* of the terminal */
+  uint8_t last_in;                 /* the last byte of stdin that was written; 0 = none */
   uint32_t credit[AL_SUBS];        /* stdin: what the host may still send; others: what we may */
   uint32_t eaten;                  /* stdin bytes taken and not credited yet */
   size_t area_off, area_len;
   pid_t pid;
   al_cgroup_t cgroup;
   uint64_t started_ns, grace_ns;   /* monotonic */
+  uint32_t hold_ms, kill_ms;       /* RUN: the graces of its request */
+  bool end_tree;                   /* RUN: what outlives the main process is ended */
+  bool cancelled;                  /* RUN: by the host; what it gives no credit for any more is dropped after the grace */
+  uint64_t kill_ns;                /* RUN: when the tree is killed, then when we stop waiting for its end; 0 = never */
+  bool kill_sent, given_up;
+  bool oom;                        /* DONE */
   uint64_t size, sent;             /* READ */
   uint32_t exit_kind, exit_value;
   uint64_t exit_ns;
@@ -116,6 +132,8 @@ al_hello_wait(void);
 /* config.c */
 void
 al_config_apply(const al_frame_t *f);
+void
+al_config_clock(uint64_t ns);
 
 /* users.c */
 int
@@ -132,10 +150,34 @@ int
 al_cgroup_take(al_cgroup_t *out);
 void
 al_cgroup_give(al_cgroup_t *cg);
+bool
+al_cgroup_empty(const al_cgroup_t *cg);
+bool
+al_cgroup_oom(al_cgroup_t *cg); /* whether one of its processes was killed for want of memory since the last call */
 void
 al_cgroup_signal(al_cgroup_t *cg, int signo);
 void
 al_cgroup_kill_all(void);
+
+/* limits.c */
+bool
+al_limits_any(const al_limits_t *l);
+int
+al_limits_set(const al_cgroup_t *cg, const al_limits_t *l, const char **what); /* -EOPNOTSUPP: not on this kernel */
+
+/* cancel.c */
+void
+al_cancel_signal(al_slot_t *s, int signo, bool tree);
+void
+al_cancel_begin(al_slot_t *s, uint32_t grace_ms, uint64_t now);
+void
+al_cancel_reaped(al_slot_t *s, uint64_t now); /* the main process is gone */
+void
+al_cancel_tick(uint64_t now);
+uint64_t
+al_cancel_wait(const al_slot_t *s, uint64_t now); /* nanoseconds until the next tick is due */
+bool
+al_cancel_over(const al_slot_t *s); /* no tree is being ended any more: EXIT may be said */
 
 /* spawn.c */
 typedef struct al_spawn_s {
@@ -144,6 +186,7 @@ typedef struct al_spawn_s {
   const char *path, *cwd;
   const al_user_t *user; /* NULL: stay what we are */
   int fd[AL_SUBS];
+  bool tty; /* fd[0] becomes the controlling terminal */
   const al_cgroup_t *cgroup;
   al_fail_t *fail;
 } al_spawn_t;
@@ -153,6 +196,26 @@ pid_t
 al_spawn_start(const al_spawn_t *sp); /* pid or -errno; exec failures come as sp->fail and exit 127 */
 al_fail_t *
 al_spawn_fail(size_t slot);
+
+/* pty.c */
+int
+al_pty_open(al_slot_t *s, al_spawn_t *sp); /* a terminal of s->rows and s->cols instead of pipes; 0 or -errno */
+void
+al_pty_resize(al_slot_t *s, uint16_t rows, uint16_t cols);
+void
+al_pty_close(al_slot_t *s);
+size_t
+al_pty_eof(const al_slot_t *s, uint8_t out[2]); /* what stands for the end of input on this terminal; its length */
+
+/* pty.c */
+int
+al_pty_open(al_slot_t *s, al_spawn_t *sp); /* a terminal of s->rows and s->cols instead of pipes; 0 or -errno */
+void
+al_pty_resize(al_slot_t *s, uint16_t rows, uint16_t cols);
+void
+al_pty_close(al_slot_t *s);
+size_t
+al_pty_eof(const al_slot_t *s, uint8_t out[2]); /* what stands for the end of input on this terminal; its length */
 
 /* request.c: EXEC's TLVs to a running child. */
 void

@@ -67,7 +67,7 @@ leave(uint32_t number) {
 
 int
 al_cgroup_take(al_cgroup_t *out) {
-  *out = (al_cgroup_t) {.dir = -1, .events = -1};
+  *out = (al_cgroup_t) {.dir = -1, .events = -1, .memory = -1};
   if (al_agent.no_cgroup) return 0;
   int err = al_cgroup_init();
   if (err != 0) return err;
@@ -83,16 +83,18 @@ al_cgroup_take(al_cgroup_t *out) {
   out->dir = openat(root_dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (out->dir < 0) return -errno;
   out->events = openat(out->dir, "cgroup.events", O_RDONLY | O_CLOEXEC);
+  out->memory = openat(out->dir, "memory.events", O_RDONLY | O_CLOEXEC);
   if (out->events >= 0) return 0;
   err = -errno;
   close(out->dir);
+  if (out->memory >= 0) close(out->memory);
   unlinkat(root_dir, name, AT_REMOVEDIR);
-  out->dir = -1;
+  out->dir = out->memory = -1;
   return err;
 }
 
-static bool
-is_empty(const al_cgroup_t *cg) {
+bool
+al_cgroup_empty(const al_cgroup_t *cg) {
   char text[128];
   ssize_t n = pread(cg->events, text, sizeof(text) - 1, 0);
   if (n <= 0) return false;
@@ -100,19 +102,33 @@ is_empty(const al_cgroup_t *cg) {
   return strncmp(text, "populated 0", 11) == 0 || strstr(text, "\npopulated 0") != NULL;
 }
 
+bool
+al_cgroup_oom(al_cgroup_t *cg) {
+  char text[256];
+  ssize_t n = cg->memory >= 0 ? pread(cg->memory, text, sizeof(text) - 1, 0) : 0;
+  if (n <= 0) return false;
+  text[n] = 0;
+  const char *at = strstr(text, "\noom_kill ");
+  uint64_t ooms = at != NULL ? strtoull(at + 10, NULL, 10) : 0;
+  bool more = ooms > cg->ooms;
+  cg->ooms = ooms;
+  return more;
+}
+
 /* One that was killed is never used again: newer kernels (seen on 6.18) also kill what is cloned into it afterwards,
  * since they compare the count of kills of our own cgroup with that of the new one. */
 void
 al_cgroup_give(al_cgroup_t *cg) {
   if (cg->dir < 0) return;
-  if (!cg->killed && pool_len < AL_STREAMS_MAX && is_empty(cg)) {
+  if (!cg->spent && pool_len < AL_STREAMS_MAX && al_cgroup_empty(cg)) {
     pool[pool_len++] = *cg;
   } else {
     close(cg->dir);
     close(cg->events);
+    if (cg->memory >= 0) close(cg->memory);
     leave(cg->number);
   }
-  cg->dir = cg->events = -1;
+  cg->dir = cg->events = cg->memory = -1;
 }
 
 static bool
@@ -148,7 +164,7 @@ signal_listed(const al_cgroup_t *cg, int signo) {
 void
 al_cgroup_signal(al_cgroup_t *cg, int signo) {
   if (cg->dir < 0) return;
-  cg->killed = cg->killed || signo == SIGKILL;
+  cg->spent = cg->spent || signo == SIGKILL;
   if (signo != SIGKILL) signal_listed(cg, signo);
   else if (!write_one(cg->dir, "cgroup.kill")) /* before Linux 5.14 */
     for (int i = 0; i < 64 && signal_listed(cg, SIGKILL); i++) continue;

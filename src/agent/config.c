@@ -119,6 +119,11 @@ apply(config_t *c, const char **what) {
 }
 
 void
+al_config_clock(uint64_t ns) {
+  (void) set_clock(ns);
+}
+
+void
 al_config_apply(const al_frame_t *f) {
   static config_t c;
   if (al_agent.configured) al_stop_reject(AL_REJECT_PROTOCOL, "CONFIG twice");

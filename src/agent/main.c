@@ -100,17 +100,18 @@ send_pongs(void) {
 
 static void
 dispatch(const al_frame_t *f) {
-  if (f->type >= AL_F_EXEC && f->type <= AL_F_RESET) {
+  if (f->type >= AL_F_EXEC && f->type <= AL_F_CANCEL) {
     al_stream_frame(f);
     return;
   }
-  if (f->type > AL_F_RESET) al_stop_reject(AL_REJECT_PROTOCOL, "a frame type that is reserved");
+  if (f->type > AL_F_CANCEL) al_stop_reject(AL_REJECT_PROTOCOL, "a frame type that is reserved");
   if (f->stream != 0 || f->flags != 0)
     al_stop_reject(AL_REJECT_PROTOCOL, "a frame of the channel with a stream id or flags");
   switch (f->type) {
   case AL_F_CONFIG: al_config_apply(f); break;
   case AL_F_ACK: al_io_acked(al_get64(f->payload)); break;
   case AL_F_PING: queue_pong(al_get64(f->payload)); break;
+  case AL_F_CLOCK: al_config_clock(al_get64(f->payload)); break;
   case AL_F_REJECT: al_stop_eof(0);
   default: al_stop_reject(AL_REJECT_PROTOCOL, "a frame that the host may not send");
   }
@@ -148,16 +149,21 @@ collect(uint64_t now, uint64_t *timeout_ns) {
       if (room && s->fd[sub] >= 0 && s->credit[sub] > 0) add_poll(&n, s->fd[sub], POLLIN, i, sub);
     if (s->reaped) {
       uint64_t left = s->grace_ns > now ? s->grace_ns - now : 0;
+      if (s->fd[AL_SUB_STDOUT] < 0 && s->fd[AL_SUB_STDERR] < 0) left = UINT64_MAX; /* only its tree is waited for */
       if (left < *timeout_ns) *timeout_ns = left;
     }
+    uint64_t tick = al_cancel_wait(s, now);
+    if (tick < *timeout_ns) *timeout_ns = tick;
   }
   return n;
 }
 
+/* Whether time matters: somebody holds the pipes of an ended command, or a tree is being ended. */
 static bool
-any_reaped(void) {
+any_timed(void) {
   for (size_t i = 0; i < al_agent.slots_high; i++)
-    if (al_agent.slots[i].state == AL_SLOT_RUN && al_agent.slots[i].reaped) return true;
+    if (al_agent.slots[i].state == AL_SLOT_RUN && (al_agent.slots[i].reaped || al_agent.slots[i].kill_ns != 0))
+      return true;
   return false;
 }
 
@@ -178,7 +184,7 @@ handle(size_t n) {
 
 static void
 turn(const sigset_t *mask) {
-  uint64_t wait_ns, now = any_reaped() ? al_main_now() : 0;
+  uint64_t wait_ns, now = any_timed() ? al_main_now() : 0;
   size_t n = collect(now, &wait_ns);
   struct timespec t = {.tv_sec = (time_t) (wait_ns / 1000000000u), .tv_nsec = (long) (wait_ns % 1000000000u)};
   int got = ppoll(polls, n, wait_ns == UINT64_MAX ? NULL : &t, mask);
@@ -188,9 +194,13 @@ turn(const sigset_t *mask) {
   if (child_ended) reap();
   send_pongs();
   al_io_ack();
-  if (any_reaped()) now = al_main_now();
+  if (any_timed()) now = al_main_now();
   if (al_pump_output(now)) reap();
-  if (any_reaped()) al_pump_grace(al_main_now());
+  if (any_timed()) {
+    now = al_main_now();
+    al_cancel_tick(now);
+    al_pump_grace(now);
+  }
   al_stream_control();
   if (!al_io_flush()) al_stop_eof(0);
 }

@@ -70,7 +70,7 @@ al_pump_output(uint64_t now) {
       }
       if (send_chunk(s, sub, room)) {
         any = true;
-        if (s->reaped) s->grace_ns = now + AL_GRACE_NS;
+        if (s->reaped && !s->cancelled) s->grace_ns = now + (uint64_t) s->hold_ms * 1000000u;
       } else if (s->fd[sub] < 0) {
         ended = true;
       }
@@ -87,9 +87,9 @@ al_pump_grace(uint64_t now) {
     if (s->state != AL_SLOT_RUN || !s->reaped || now < s->grace_ns) continue;
     for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++) {
       int waiting = 0;
-      if (s->fd[sub] < 0) continue;
+      if (s->fd[sub] < 0 || s->cancelled) continue;
       if (ioctl(s->fd[sub], FIONREAD, &waiting) == 0 && waiting > 0)
-        s->grace_ns = now + AL_GRACE_NS; /* no credit yet */
+        s->grace_ns = now + (uint64_t) s->hold_ms * 1000000u; /* no credit yet */
     }
     if (now < s->grace_ns) continue;
     for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++)

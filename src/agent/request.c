@@ -17,7 +17,9 @@ typedef struct request_s {
   char **argv, **envp;
   size_t argc, envc;
   const char *cwd, *user, *path;
-  uint32_t flags;
+  uint32_t flags, hold_ms, kill_ms;
+  al_limits_t limits;
+  uint32_t size; /* rows and columns as in RESIZE, 0 = none */
 } request_t;
 
 /* argv from the front (behind the spare place), the environment from the back: together they cannot meet. */
@@ -50,7 +52,19 @@ parse(uint8_t *p, size_t n, request_t *r) {
       if (len != 4) return -EINVAL;
       r->flags = al_get32(value);
       continue;
-    case AL_TLV_SIZE: continue;
+    case AL_TLV_GRACE:
+      if (len != 8) return -EINVAL;
+      r->hold_ms = al_get32(value);
+      r->kill_ms = al_get32(value + 4);
+      continue;
+    case AL_TLV_LIMITS:
+      if (len != 16) return -EINVAL;
+      r->limits = (al_limits_t) {al_get32(value), al_get32(value + 4), al_get64(value + 8)};
+      continue;
+    case AL_TLV_SIZE:
+      if (len != 4) return -EINVAL;
+      r->size = al_get32(value);
+      continue;
     default: return -EINVAL;
     }
     if (text_value(value, len) != 0) return -EINVAL;
@@ -142,12 +156,17 @@ static void
 start(al_slot_t *s, size_t index, request_t *r, const al_user_t *u) {
   al_spawn_t sp = {.argv = r->argv, .envp = r->envp, .path = r->path, .cwd = r->cwd, .user = u, .fd = {-1, -1, -1},
                    .cgroup = &s->cgroup, .fail = al_spawn_fail(index)};
-  bool with_stdin = r->flags & AL_EXEC_STDIN;
-  const char *what = "pipe";
-  int err = make_pipes(s, &sp, with_stdin);
+  bool tty = r->flags & AL_EXEC_TTY, with_stdin = tty || r->flags & AL_EXEC_STDIN;
+  const char *what = tty ? "terminal" : "pipe";
+  if (r->size != 0 && s->rows == 0) al_pty_resize(s, (uint16_t) r->size, (uint16_t) (r->size >> 16));
+  int err = tty ? al_pty_open(s, &sp) : make_pipes(s, &sp, with_stdin);
   if (err == 0) {
     what = "cgroup";
     err = al_cgroup_take(&s->cgroup);
+  }
+  if (err == 0) {
+    s->cgroup.spent = al_limits_any(&r->limits);
+    err = al_limits_set(&s->cgroup, &r->limits, &what);
   }
   if (err == 0) {
     if (!with_stdin) sp.fd[AL_SUB_STDIN] = al_main_null();
@@ -157,7 +176,7 @@ start(al_slot_t *s, size_t index, request_t *r, const al_user_t *u) {
     if (s->pid < 0) err = s->pid;
     if (!with_stdin) sp.fd[AL_SUB_STDIN] = -1;
   }
-  for (int i = 0; i < AL_SUBS; i++)
+  for (int i = 0; i < AL_SUBS && !tty; i++)
     if (sp.fd[i] >= 0) close(sp.fd[i]);
   if (err != 0) {
     al_cgroup_give(&s->cgroup);
@@ -166,6 +185,9 @@ start(al_slot_t *s, size_t index, request_t *r, const al_user_t *u) {
   }
   s->state = AL_SLOT_RUN;
   s->area_off = s->area_len = 0;
+  s->hold_ms = r->hold_ms;
+  s->kill_ms = r->kill_ms;
+  s->end_tree = r->flags & AL_EXEC_END_TREE;
   s->host_ended = !with_stdin;
   s->credit[AL_SUB_STDIN] = with_stdin ? AL_WINDOW_DEFAULT : 0;
   s->credit[AL_SUB_STDOUT] = s->credit[AL_SUB_STDERR] = AL_WINDOW_DEFAULT;
@@ -173,17 +195,14 @@ start(al_slot_t *s, size_t index, request_t *r, const al_user_t *u) {
 
 void
 al_request_exec(al_slot_t *s, size_t index) {
-  request_t r = {.argv = strings + 1, .envp = env_list, .user = "agent"};
+  request_t r = {.argv = strings + 1, .envp = env_list, .user = "agent",
+                 .hold_ms = AL_GRACE_DEFAULT_MS, .kill_ms = AL_GRACE_DEFAULT_MS};
   if (s->too_big) {
     refuse(s, E2BIG, "request");
     return;
   }
   if (parse(al_stream_area(s), s->area_len, &r) != 0) {
     refuse(s, EINVAL, "request");
-    return;
-  }
-  if (r.flags & AL_EXEC_TTY) {
-    al_stream_finish(s, AL_EXIT_ERROR, ENOTTY, "terminals come with a later version");
     return;
   }
   bool root = strcmp(r.user, "root") == 0;

@@ -39,7 +39,7 @@ claim(uint32_t id) {
   for (size_t i = 0; i < AL_STREAMS_MAX; i++) {
     al_slot_t *s = &al_agent.slots[i];
     if (s->state != AL_SLOT_FREE) continue;
-    *s = (al_slot_t) {.state = AL_SLOT_OPENING, .id = id, .fd = {-1, -1, -1}, .cgroup = {.dir = -1, .events = -1}};
+    *s = (al_slot_t) {.state = AL_SLOT_OPENING, .id = id, .fd = {-1, -1, -1}, .tty = -1, .cgroup = {.dir = -1, .events = -1, .memory = -1}};
     if (i >= al_agent.slots_high) al_agent.slots_high = i + 1;
     al_agent.last_id = id;
     return s;
@@ -57,6 +57,7 @@ al_stream_close_fd(al_slot_t *s, int sub) {
 static void
 release(al_slot_t *s) {
   for (int i = 0; i < AL_SUBS; i++) al_stream_close_fd(s, i);
+  al_pty_close(s);
   al_cgroup_give(&s->cgroup);
   size_t i = index_of(s);
   if (area_dirty[i]) madvise(areas[i], AREA_SIZE, MADV_DONTNEED);
@@ -82,8 +83,10 @@ al_stream_reaped(pid_t pid, int status, uint64_t now) {
     al_slot_t *s = &al_agent.slots[i];
     if (s->state != AL_SLOT_RUN || s->reaped || s->pid != pid) continue;
     s->reaped = true;
+    al_pty_close(s);
     s->exit_ns = now - s->started_ns;
-    s->grace_ns = now + AL_GRACE_NS;
+    s->grace_ns = now + (uint64_t) s->hold_ms * 1000000u;
+    al_cancel_reaped(s, now);
     al_fail_t *f = al_spawn_fail(i);
     if (f->err != 0) {
       s->exit_kind = AL_EXIT_ERROR;
@@ -131,6 +134,7 @@ al_stream_feed(al_slot_t *s) {
       drop_stdin(s);
       return;
     }
+    s->last_in = al_stream_area(s)[s->area_off + (size_t) n - 1];
     s->area_off += (size_t) n;
     s->area_len -= (size_t) n;
     s->eaten += (uint32_t) n;
@@ -163,7 +167,7 @@ on_data(al_slot_t *s, const al_frame_t *f) {
   if (s->state == AL_SLOT_DONE) return;
   if (s->state != AL_SLOT_RUN) al_stop_reject(AL_REJECT_PROTOCOL, "DATA on a stream that takes none");
   if (f->len > s->credit[AL_SUB_STDIN]) al_stop_reject(AL_REJECT_PROTOCOL, "DATA beyond the window");
-  if (s->host_ended && f->len > 0) al_stop_reject(AL_REJECT_PROTOCOL, "DATA after END");
+  if (s->host_ended) al_stop_reject(AL_REJECT_PROTOCOL, "DATA after END");
   s->credit[AL_SUB_STDIN] -= f->len;
   if (s->fd[AL_SUB_STDIN] < 0) {
     s->eaten += f->len;
@@ -176,40 +180,48 @@ on_data(al_slot_t *s, const al_frame_t *f) {
 static void
 on_end(al_slot_t *s, const al_frame_t *f) {
   if (f->flags != AL_SUB_STDIN) al_stop_reject(AL_REJECT_PROTOCOL, "END of a sub-stream that is not stdin");
+  if (s->state == AL_SLOT_DONE) return;
+  if (s->state != AL_SLOT_RUN || s->host_ended)
+    al_stop_reject(AL_REJECT_PROTOCOL, "END of a stdin that has ended or is none");
   s->host_ended = true;
-  if (s->state == AL_SLOT_RUN && s->fd[AL_SUB_STDIN] >= 0 && s->area_len == 0) al_stream_close_fd(s, AL_SUB_STDIN);
+  if (s->fd[AL_SUB_STDIN] < 0) return;
+  if (s->tty >= 0) {
+    uint8_t eof[2];
+    size_t n = al_pty_eof(s, eof);
+    area_append(s, AL_WINDOW_DEFAULT + sizeof(eof), eof, n);
+  }
+  al_stream_feed(s);
 }
 
 static void
 on_credit(al_slot_t *s, const al_frame_t *f) {
   uint32_t n = al_get32(f->payload);
-  if (f->flags != AL_SUB_STDOUT && f->flags != AL_SUB_STDERR)
+  if (f->flags != AL_SUB_STDOUT && (f->flags != AL_SUB_STDERR || s->state == AL_SLOT_READ))
     al_stop_reject(AL_REJECT_PROTOCOL, "CREDIT for a sub-stream that the guest does not send on");
   if (s->state == AL_SLOT_DONE) return;
+  if (n == 0) al_stop_reject(AL_REJECT_PROTOCOL, "CREDIT of nothing");
   if (n > AL_WINDOW_MAX || s->credit[f->flags] + n > AL_WINDOW_MAX)
     al_stop_reject(AL_REJECT_PROTOCOL, "CREDIT beyond the largest window");
   s->credit[f->flags] += n;
-}
-
-/* The group only while its leader is not reaped: afterwards the number may belong to somebody else. */
-static void
-signal_slot(al_slot_t *s, int signo, bool tree) {
-  if (s->state != AL_SLOT_RUN) return;
-  if (tree && s->cgroup.dir >= 0) al_cgroup_signal(&s->cgroup, signo);
-  else if (!s->reaped && kill(-s->pid, signo) != 0)
-    kill(s->pid, signo); /* no group yet: only where vfork is emulated */
 }
 
 static void
 on_signal(al_slot_t *s, const al_frame_t *f) {
   uint32_t signo = al_get32(f->payload);
   if (signo < 1 || signo > 64 || f->flags > AL_SIGNAL_TREE) al_stop_reject(AL_REJECT_PROTOCOL, "SIGNAL out of range");
-  signal_slot(s, (int) signo, f->flags == AL_SIGNAL_TREE);
+  al_cancel_signal(s, (int) signo, f->flags == AL_SIGNAL_TREE);
+}
+
+static void
+on_cancel(al_slot_t *s, const al_frame_t *f) {
+  if (f->flags != 0) al_stop_reject(AL_REJECT_PROTOCOL, "unknown flag of CANCEL");
+  s->cancelled = true;
+  al_cancel_begin(s, al_get32(f->payload), al_main_now());
 }
 
 static void
 on_reset(al_slot_t *s) {
-  signal_slot(s, SIGKILL, true);
+  al_cancel_signal(s, SIGKILL, true);
   release(s);
 }
 
@@ -235,8 +247,9 @@ al_stream_frame(const al_frame_t *f) {
   case AL_F_END: on_end(s, f); break;
   case AL_F_CREDIT: on_credit(s, f); break;
   case AL_F_SIGNAL: on_signal(s, f); break;
-  case AL_F_RESIZE: break; /* no terminals in this version */
+  case AL_F_RESIZE: al_pty_resize(s, al_get16(f->payload), al_get16(f->payload + 2)); break;
   case AL_F_RESET: on_reset(s); break;
+  case AL_F_CANCEL: on_cancel(s, f); break;
   default: al_stop_reject(AL_REJECT_PROTOCOL, "a frame that only the guest may send");
   }
 }
@@ -250,7 +263,7 @@ say_exit(const al_slot_t *s) {
   al_put64(p + 8, s->exit_ns);
   al_put64(p + 16, s->sent);
   memcpy(p + 24, s->exit_text, n);
-  return al_io_frame(s->id, AL_F_EXIT, 0, p, (uint32_t) (24 + n));
+  return al_io_frame(s->id, AL_F_EXIT, s->oom ? AL_EXIT_OOM : 0, p, (uint32_t) (24 + n));
 }
 
 void
@@ -265,7 +278,10 @@ al_stream_control(void) {
         s->credit[AL_SUB_STDIN] += s->eaten;
         s->eaten = 0;
       }
-      if (s->reaped && s->fd[AL_SUB_STDOUT] < 0 && s->fd[AL_SUB_STDERR] < 0) s->state = AL_SLOT_DONE;
+      if (s->reaped && s->fd[AL_SUB_STDOUT] < 0 && s->fd[AL_SUB_STDERR] < 0 && al_cancel_over(s)) {
+        s->oom = al_cgroup_oom(&s->cgroup);
+        s->state = AL_SLOT_DONE;
+      }
     }
     if (s->state == AL_SLOT_DONE && say_exit(s)) release(s);
   }
