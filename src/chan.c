@@ -117,6 +117,7 @@ end_everything(al_chan_t *c) {
     c->config_cb = NULL;
     cb(c->config_data, c->why.code, &c->why);
   }
+  al__stream_forget(c, UINT64_MAX);
   for (unsigned i = 0; i < c->npings; i++) {
     if (c->pings[i].cb) c->pings[i].cb(c->pings[i].data, AL_ECHANNEL_CLOSED, 0);
   }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define TEXT_MAX 256     /* of a guest's text in our messages */
+#define SAID_MAX 60      /* of what somebody said who is no agent at all */
 #define REJECT_VERSION 2 /* docs/PROTOCOL.md */
 
 static void
@@ -84,14 +85,13 @@ on_pong(al_chan_t *c, const al_frame_t *f) {
 static void
 on_ack(al_chan_t *c, const al_frame_t *f) {
   uint64_t n = al_get64(f->payload);
-  if (f->stream != 0 || n > c->sent || n < c->acked) {
-    violation(c, f, "an acknowledgement of what was not sent");
+  if (f->stream != 0 || n > c->sent || n <= c->acked) {
+    violation(c, f, n == c->acked ? "the same acknowledgement again" : "an acknowledgement of what was not sent");
     return;
   }
-  if (n > c->acked) {
-    c->acked = n;
-    c->stalled_at = 0;
-  }
+  c->acked = n;
+  c->stalled_at = 0;
+  al__stream_forget(c, n);
 }
 
 static void
@@ -103,10 +103,10 @@ on_data(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
     violation(c, f, "data after the end");
   } else if (f->len > s->sub[sub].window) {
     violation(c, f, "data beyond the credit");
-  } else if (f->len > 0) {
+  } else {
     s->sub[sub].window -= f->len;
     s->sub[sub].held += f->len;
-    s->cbs.on_data(s, s->data, (int) sub, f->payload, f->len);
+    if (!s->over) s->cbs.on_data(s, s->data, (int) sub, f->payload, f->len);
   }
 }
 
@@ -126,7 +126,7 @@ on_end(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
     violation(c, f, "a second end");
   } else {
     s->sub[sub].ended = true;
-    s->cbs.on_end(s, s->data, (int) sub);
+    if (!s->over) s->cbs.on_end(s, s->data, (int) sub);
   }
 }
 
@@ -135,6 +135,8 @@ on_credit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   uint32_t n = al_get32(f->payload);
   if (f->flags != AL_SUB_STDIN || !s->with_stdin) {
     violation(c, f, "credit for a sub-stream that the host does not write");
+  } else if (n == 0) {
+    violation(c, f, "credit of nothing");
   } else if (n > AL_WINDOW_MAX - s->room) {
     violation(c, f, "credit beyond the largest window");
   } else {
@@ -153,6 +155,8 @@ on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
     violation(c, f, ok ? "the end of a request that was not sent whole" : "an exit that cannot be");
     return;
   }
+  s->last = true;
+  if (s->over) return;
   x->kind = (int) kind;
   x->value = value;
   x->ns = al_get64(f->payload + 8);
@@ -167,6 +171,8 @@ on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
 
 static void
 on_reset(al_stream_t *s) {
+  s->last = true;
+  if (s->over) return;
   s->exit.kind = -1;
   al_err_set(&s->exit.err, AL_EEXEC_FAILED, "the guest's agent dropped the request");
   s->over = true;
@@ -180,7 +186,11 @@ on_stream_frame(al_chan_t *c, const al_frame_t *f) {
     return;
   }
   al_stream_t *s = al__stream_find(c, f->stream);
-  if (!s || s->over) return; /* it has ended; this may have crossed our RESET */
+  if (!s) s = al__stream_crossed(c, f->stream);
+  if (!s || s->last) {
+    violation(c, f, "a stream that has ended");
+    return;
+  }
   if (f->type == AL_F_DATA) on_data(c, s, f);
   else if (f->type == AL_F_END) on_end(c, s, f);
   else if (f->type == AL_F_CREDIT) on_credit(c, s, f);
@@ -212,6 +222,22 @@ dispatch(al_chan_t *c, const al_frame_t *f) {
   }
 }
 
+/* A login's banner or another server is best told by its own words: the first line of what came, when it is text. */
+static const char *
+said(const al_chan_t *c, char out[SAID_MAX + 16]) {
+  size_t n = 0;
+  while (n < c->rlen && n < SAID_MAX - 2 && c->rbuf[n] != '\r' && c->rbuf[n] != '\n') n++;
+  if (n < 3) return "";
+  for (size_t i = 0; i < n; i++) {
+    if (c->rbuf[i] < 0x20 || c->rbuf[i] == 0x7f) return "";
+  }
+  strcpy(out, ": it said \"");
+  size_t at = strlen(out);
+  at += al_utf8_printable(out + at, SAID_MAX, c->rbuf, n, false);
+  strcpy(out + at, "\"");
+  return out;
+}
+
 /* Parses what is in rbuf. Receivers run inside; they may close the channel, which ends the loop. */
 static void
 parse(al_chan_t *c) {
@@ -222,7 +248,9 @@ parse(al_chan_t *c) {
     int n = al_frame_parse(c->rbuf + at, c->rlen - at, &f, &why);
     if (n == AL_FRAME_MORE) break;
     if (n < 0) {
-      if (c->state == AL_CHAN_HELLO) al__chan_fail(c, AL_EPEER_UNPROVEN, "what answered is not a lane agent (%s)", why);
+      char words[SAID_MAX + 16];
+      if (c->state == AL_CHAN_HELLO)
+        al__chan_fail(c, AL_EPEER_UNPROVEN, "what answered is not a lane agent (%s)%s", why, at ? "" : said(c, words));
       else al__chan_fail(c, AL_EPROTOCOL_VIOLATION, "the guest broke the protocol: %s", why);
       break;
     }
@@ -247,7 +275,9 @@ al__chan_read_cb(uv_stream_t *in, ssize_t n, const uv_buf_t *buf) {
   (void) buf;
   if (n == 0) return;
   if (n < 0) {
-    if (n == UV_EOF) al__chan_fail(c, AL_ECHANNEL_CLOSED, "the channel to the guest ended");
+    char words[SAID_MAX + 16];
+    const char *text = c->state == AL_CHAN_HELLO ? said(c, words) : "";
+    if (n == UV_EOF) al__chan_fail(c, AL_ECHANNEL_CLOSED, "the channel to the guest ended%s", text);
     else al__chan_fail(c, AL_ECHANNEL_CLOSED, "reading from the guest: %s", uv_strerror((int) n));
     return;
   }

@@ -18,8 +18,9 @@
  * requests and stdin, one chunk per stream and round. Credits and signals are kept as numbers and bits until they are
  * written, so that a guest which does not read cannot make us queue them.
  *
- * A stream id is given out when the open request begins to go out. One that never was is fatal; an id at or below last_id that is not in the table has ended, and its frames
- * are dropped, since they may have crossed our RESET. */
+ * A stream id is given out when the open request begins to go out. One that never was is fatal, and so is one whose guest
+ * has said EXIT or RESET. A stream that we have reset stays behind in `crossed` until the guest has acknowledged our RESET:
+ * what was on its way is dropped, but checked as before, so that it cannot be more than the stream's own windows allow. */
 
 #define AL_CHUNK_MAX 16384u       /* payload bytes of one stream per round */
 #define AL_WRITE_MAX 65536u       /* bytes of one write */
@@ -86,6 +87,7 @@ struct al_chan_s {
   al_stream_t *streams[AL_STREAMS_MAX];
   unsigned nstreams, next;
   uint32_t last_id;
+  al_stream_t *crossed;  /* reset by us, told, and not acknowledged yet; oldest first */
   al_chan_watch_t *watches;
 };
 
@@ -103,6 +105,9 @@ struct al_stream_s {
   bool with_stdin, begun, opened;   /* first, last frame of the open request was written */
   bool end_wanted, end_sent, deaf;  /* deaf: the guest has closed stdin */
   bool over;                        /* `exit` is set; on_exit comes on the next turn, nothing else does */
+  bool last;                        /* the guest has said its last: EXIT or RESET */
+  uint64_t reset_at;                /* `sent` of the channel behind our RESET; 0 until it is written */
+  al_stream_t *next_crossed;
   bool drain_armed, drain_due, resize_due;
   uint16_t rows, cols;
   al_stream_cbs_t cbs;
@@ -144,7 +149,11 @@ al__chan_flush(al_chan_t *c);
 al_stream_t *
 al__stream_find(al_chan_t *c, uint32_t id);
 void
-al__stream_finish(al_stream_t *s); /* out of the table, on_exit, freed */
+al__stream_finish(al_stream_t *s); /* out of the table, on_exit; freed, or kept in `crossed` */
+al_stream_t *
+al__stream_crossed(al_chan_t *c, uint32_t id); /* among those reset by us */
+void
+al__stream_forget(al_chan_t *c, uint64_t acked); /* frees those whose RESET lies in the first `acked` bytes; UINT64_MAX: all */
 int
 al__tlv_append(al_buf_t *b, uint16_t tag, const void *p, size_t n);
 

@@ -58,6 +58,14 @@ try_put(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *
   return true;
 }
 
+/* Everything the guest says about this stream behind an acknowledgement of this place is too late. */
+static void
+note_reset(al_chan_t *c, uint32_t id) {
+  al_stream_t *s = al__stream_find(c, id);
+  if (!s) s = al__stream_crossed(c, id);
+  if (s) s->reset_at = c->sent;
+}
+
 static bool
 fill_ctl(al_chan_t *c) {
   size_t at = 0;
@@ -65,6 +73,7 @@ fill_ctl(al_chan_t *c) {
     const uint8_t *h = c->ctl.data + at;
     uint32_t n = al_get32(h + 8);
     if (!try_put(c, al_get32(h), h[4], h[5], h + AL_FRAME_HEADER, n)) break;
+    if (h[4] == AL_F_RESET) note_reset(c, al_get32(h));
     at += AL_FRAME_HEADER + n;
   }
   if (at > 0) al_buf_drop(&c->ctl, at);

@@ -13,6 +13,35 @@ al__stream_find(al_chan_t *c, uint32_t id) {
   return NULL;
 }
 
+al_stream_t *
+al__stream_crossed(al_chan_t *c, uint32_t id) {
+  al_stream_t *s = c->crossed;
+  while (s && s->id != id) s = s->next_crossed;
+  return s;
+}
+
+void
+al__stream_forget(al_chan_t *c, uint64_t acked) {
+  for (al_stream_t **at = &c->crossed; *at;) {
+    al_stream_t *s = *at;
+    if (acked == UINT64_MAX || s->last || (s->reset_at && s->reset_at <= acked)) {
+      *at = s->next_crossed;
+      al_free(s);
+    } else {
+      at = &s->next_crossed;
+    }
+  }
+}
+
+/* Its number must be known until nothing of the guest can be on its way any more. Few can be here: each has cost an open
+ * request and a RESET, and of those no more go out unacknowledged than the pacing allows. */
+static void
+keep_crossed(al_stream_t *s) {
+  al_stream_t **at = &s->c->crossed;
+  while (*at) at = &(*at)->next_crossed;
+  *at = s;
+}
+
 void
 al__stream_finish(al_stream_t *s) {
   al_chan_t *c = s->c;
@@ -26,7 +55,9 @@ al__stream_finish(al_stream_t *s) {
   s->cbs.on_exit(s, s->data, &s->exit);
   al_buf_deinit(&s->open);
   al_buf_deinit(&s->q);
-  al_free(s);
+  bool acked = s->reset_at && s->reset_at <= c->acked;
+  if (s->begun && !s->last && !acked && c->state == AL_CHAN_READY) keep_crossed(s);
+  else al_free(s);
 }
 
 int

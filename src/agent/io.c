@@ -83,7 +83,8 @@ al_io_data_room(void) {
 
 void
 al_io_acked(uint64_t total) {
-  if (total < out_acked || total > out_total) al_stop_reject(AL_REJECT_PROTOCOL, "ACK of bytes that were not sent");
+  if (total <= out_acked || total > out_total)
+    al_stop_reject(AL_REJECT_PROTOCOL, "ACK of bytes that were not sent, or of no more than before");
   out_acked = total;
 }
 

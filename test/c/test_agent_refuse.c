@@ -104,6 +104,28 @@ static void
 ack_too_much(peer_t *p) { peer_send64(p, AL_F_ACK, 1000000); }
 
 static void
+empty_data(peer_t *p) { peer_send(p, peer_exec(p, AL_EXEC_STDIN, "sleep 60"), AL_F_DATA, 0, "", 0); }
+static void
+credit_of_nothing(peer_t *p) { peer_send32(p, peer_exec(p, 0, "sleep 60"), AL_F_CREDIT, 1, 0); }
+static void
+credit_for_a_files_stderr(peer_t *p) { peer_send32(p, peer_read(p, peer_path("long")), AL_F_CREDIT, 2, 1); }
+static void
+end_of_a_file(peer_t *p) { peer_send(p, peer_read(p, peer_path("long")), AL_F_END, 0, "", 0); }
+static void
+end_without_stdin(peer_t *p) { peer_send(p, peer_exec(p, 0, "sleep 60"), AL_F_END, 0, "", 0); }
+
+static void
+end_twice(peer_t *p) {
+  uint32_t id = peer_exec(p, AL_EXEC_STDIN, "sleep 60");
+  for (int i = 0; i < 2; i++) peer_send(p, id, AL_F_END, 0, "", 0);
+}
+
+static void
+ack_again(peer_t *p) {
+  for (int i = 0; i < 2; i++) peer_send64(p, AL_F_ACK, 20);
+}
+
+static void
 config_twice(peer_t *p) {
   peer_send(p, 0, AL_F_CONFIG, 0, "", 0);
   peer_send(p, 0, AL_F_CONFIG, 0, "", 0);
@@ -237,9 +259,18 @@ test_broken_protocol_is_fatal(void **state) {
     {"flag of EXEC", exec_flags},
     {"after END", data_after_end},
     {"not whole", data_for_half_a_request},
+    {"length", empty_data},
+    {"of nothing", credit_of_nothing},
+    {"does not send", credit_for_a_files_stderr},
+    {"has ended or is none", end_of_a_file},
+    {"has ended or is none", end_without_stdin},
+    {"has ended or is none", end_twice},
+    {"no more than before", ack_again},
     {"more streams", too_many_streams},
     {"too many pings", too_many_pings},
   };
+  static const char bytes[2 * AL_WINDOW_DEFAULT]; /* more than goes out at once */
+  peer_file("long", bytes, sizeof(bytes));
   for (size_t i = 0; i < sizeof(breaches) / sizeof(breaches[0]); i++) {
     peer_t p;
     peer_start(&p);

@@ -62,6 +62,7 @@ static void
 test_chan_other_talk_before_the_proof_is_unproven(void **state) {
   (void) state;
   before_proof("Last login: Sun Nov 29 from 10.0.2.2\n", 36, false, AL_EPEER_UNPROVEN);
+  before_proof("\0\1\2\3\4\5\6\7\10\11\12\13\14", 13, false, AL_EPEER_UNPROVEN);
   before_proof("ALCH\1\0\1\0..................................", 40, true, AL_EPEER_UNPROVEN); /* an echo */
   before_proof("data", 4, true, AL_EPEER_UNPROVEN);
 }
@@ -142,6 +143,9 @@ static void v_host_frame(rig_t *r) { put(r, 1, AL_F_EXEC, 0, "x", 1); }
 static void v_host_ping(rig_t *r) { put64(r, AL_F_PING, 1); }
 static void v_reserved_type(rig_t *r) { put(r, 1, AL_F_TCP, 0, "x", 1); }
 static void v_unknown_type(rig_t *r) { put(r, 1, 99, 0, "x", 1); }
+static void v_empty_data(rig_t *r) { put(r, 1, AL_F_DATA, 1, NULL, 0); }
+static void v_credit_of_nothing(rig_t *r) { put32(r, 1, AL_F_CREDIT, 0, 0); }
+static void v_ack_again(rig_t *r) { for (int i = 0; i < 2; i++) put64(r, AL_F_ACK, got.counted); }
 static void v_length(rig_t *r) { put(r, 1, AL_F_CREDIT, 0, "12345", 5); }
 static void
 v_huge(rig_t *r) {
@@ -198,6 +202,9 @@ test_chan_each_violation_closes(void **state) {
     V(v_host_ping),
     V(v_reserved_type),
     V(v_unknown_type),
+    V(v_empty_data),
+    V(v_credit_of_nothing),
+    V(v_ack_again),
     V(v_length),
     V(v_huge),
     V(v_reserved_field),
@@ -225,8 +232,73 @@ test_chan_each_violation_closes(void **state) {
   }
 }
 
+/* EXIT and RESET are a guest's last frame of a stream. */
 static void
-test_chan_frames_of_ended_streams_are_dropped(void **state) {
+test_chan_nothing_follows_the_last_frame(void **state) {
+  (void) state;
+  for (int how = 0; how < 5; how++) {
+    rig_t r;
+    al_frame_t f;
+    user_t u;
+    peer_ready(&r, NULL);
+    open_exec(&r, &u, true);
+    expect(&r, &f, AL_F_EXEC);
+    if (how == 4) put(&r, 1, AL_F_RESET, 0, NULL, 0);
+    else put_exit(&r, 1, AL_EXIT_CODE, 5, "");
+    rig_wait(&r, &u.done, 1000);
+    assert_false(r.closed);
+    if (how == 0 || how == 4) put_exit(&r, 1, AL_EXIT_CODE, 5, "");
+    if (how == 1) put(&r, 1, AL_F_DATA, 1, "late", 4);
+    if (how == 2) put(&r, 1, AL_F_END, 1, NULL, 0);
+    if (how == 3) put(&r, 1, AL_F_RESET, 0, NULL, 0);
+    rig_wait(&r, &r.closed, 1000);
+    assert_int_equal(r.why.code, AL_EPROTOCOL_VIOLATION);
+    assert_non_null(strstr(r.why.msg, "has ended"));
+    rig_end(&r);
+  }
+}
+
+/* What may have crossed our RESET is dropped: as much as the stream's windows allow, and until the guest has acknowledged
+ * the RESET. */
+static void
+test_chan_what_crossed_a_reset_is_bounded(void **state) {
+  (void) state;
+  for (int how = 0; how < 6; how++) {
+    rig_t r;
+    al_frame_t f;
+    user_t u;
+    static uint8_t block[65536];
+    peer_ready(&r, NULL);
+    open_exec(&r, &u, true);
+    expect(&r, &f, AL_F_EXEC);
+    put(&r, 1, AL_F_DATA, 1, block, 65536);
+    al_stream_reset(u.s, NULL);
+    rig_wait(&r, &u.done, 1000);
+    expect(&r, &f, AL_F_RESET);
+    for (int i = 0; i < 3; i++) put(&r, 1, AL_F_DATA, 1, block, 65536);
+    put(&r, 1, AL_F_DATA, 2, "x", 1);
+    put32(&r, 1, AL_F_CREDIT, 0, 1000);
+    put(&r, 1, AL_F_END, 1, NULL, 0);
+    while (next(&r, &f, 30)) assert_int_equal(f.type, AL_F_ACK);
+    assert_alive(&r);
+    assert_int_equal(u.got[1] + u.ends[1] * 1000, 0); /* reset before the first of it was parsed */
+    if (how == 0) put(&r, 1, AL_F_DATA, 1, "x", 1); /* after its end */
+    if (how == 1) for (int i = 0; i < 5; i++) put(&r, 1, AL_F_DATA, 2, block, 65536);
+    if (how == 2) put32(&r, 1, AL_F_CREDIT, 0, AL_WINDOW_MAX);
+    if (how == 3) for (int i = 0; i < 2; i++) put_exit(&r, 1, AL_EXIT_SIGNAL, 9, "");
+    if (how == 4) put_exit(&r, 1, 7, 9, "");
+    if (how == 5) {
+      put64(&r, AL_F_ACK, got.counted); /* it has read the RESET, so it knows */
+      put(&r, 1, AL_F_DATA, 2, "x", 1);
+    }
+    rig_wait(&r, &r.closed, 1000);
+    assert_int_equal(r.why.code, AL_EPROTOCOL_VIOLATION);
+    rig_end(&r);
+  }
+}
+
+static void
+test_chan_frames_of_reset_streams_are_dropped(void **state) {
   (void) state;
   rig_t r;
   al_frame_t f;
@@ -237,11 +309,6 @@ test_chan_frames_of_ended_streams_are_dropped(void **state) {
   put(&r, 1, AL_F_DATA, 1, "out", 3);
   put(&r, 1, AL_F_END, 1, NULL, 0);
   put_exit(&r, 1, AL_EXIT_CODE, 4, "a\001b");
-  put_exit(&r, 1, AL_EXIT_CODE, 5, "");
-  put(&r, 1, AL_F_DATA, 1, "late", 4);
-  put(&r, 1, AL_F_END, 1, NULL, 0);
-  put32(&r, 1, AL_F_CREDIT, 0, 0xffffffffu);
-  put(&r, 1, AL_F_RESET, 0, NULL, 0);
   rig_wait(&r, &u.done, 1000);
   assert_int_equal(u.exit.kind, AL_EXIT_CODE);
   assert_int_equal(u.exit.value, 4);
@@ -289,7 +356,9 @@ main(void) {
     cmocka_unit_test(test_chan_other_talk_before_the_proof_is_unproven),
     cmocka_unit_test(test_chan_handshake_has_a_deadline_and_may_be_refused),
     cmocka_unit_test(test_chan_each_violation_closes),
-    cmocka_unit_test(test_chan_frames_of_ended_streams_are_dropped),
+    cmocka_unit_test(test_chan_nothing_follows_the_last_frame),
+    cmocka_unit_test(test_chan_what_crossed_a_reset_is_bounded),
+    cmocka_unit_test(test_chan_frames_of_reset_streams_are_dropped),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

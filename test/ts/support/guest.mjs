@@ -40,7 +40,7 @@ function tlvs(payload) {
 
 class Guest {
   constructor(output, secret, scenario) {
-    Object.assign(this, { output, secret, scenario, received: 0, sent: 0, acked: 0, queue: [], streams: new Map() });
+    Object.assign(this, { output, secret, scenario, received: 0, sent: 0, acked: 0, queue: [], streams: new Map(), gone: new Set() });
   }
 
   frame(stream, type, flags = 0, payload = Buffer.alloc(0)) {
@@ -53,6 +53,7 @@ class Guest {
   }
 
   send(...frame) {
+    if (this.gone.has(frame[0])) return; // it has said EXIT, or the host has reset it
     this.queue.push(this.frame(...frame));
     this.flush();
   }
@@ -99,6 +100,8 @@ class Guest {
       case F.RESET:
         s?.kill(9);
         this.streams.delete(stream);
+        this.gone.add(stream);
+        this.queue = this.queue.filter((bytes) => bytes.readUInt32LE(0) !== stream);
         return undefined;
       default:
         throw new Error(`frame type ${type}`);
@@ -167,6 +170,7 @@ class Guest {
     p.writeBigUInt64LE(BigInt(length), 16);
     this.send(stream, F.EXIT, 0, Buffer.concat([p, Buffer.from(text)]));
     this.streams.delete(stream);
+    this.gone.add(stream);
   }
 
   /** An output of a stream: sends within the credit, pauses its source when there is none. */
