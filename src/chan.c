@@ -11,6 +11,8 @@
 #define HANDSHAKE_MS 10000
 #define PING_MS 5000
 #define SILENCE_MS 15000
+#define TICKS 5                  /* the clock looks at least this often in the time of one ping, while something is owed */
+#define CLOCK_STEP_NS 1000000000 /* the guest's clock is set when it would be wrong by more */
 
 uint64_t
 al__chan_now(void) {
@@ -196,11 +198,14 @@ on_clock(uv_timer_t *t) {
   al_chan_t *c = t->data;
   if (c->state >= AL_CHAN_CLOSING) return;
   uint64_t now = al__chan_now();
-  /* When this very timer is late by more than a ping, it was us who stood still (a stopped process, a sleeping
-   * machine), and the guest's bytes may be waiting unread: that time is not the guest's silence. */
+  /* When this very timer is late by more than a tick, it was us who stood still (a stopped process, a sleeping
+   * machine), and the guest's bytes may be waiting unread: that time is not the guest's silence. Since the timer ticks
+   * while something is owed, no longer standstill goes unseen. */
   uint64_t late = now > c->clock_due ? now - c->clock_due : 0;
-  if (late > c->opts.ping_ms) {
+  if (late > c->opts.ping_ms / TICKS) {
     c->rx_at += late;
+    c->hello_due += late;
+    c->config_due += late;
     if (c->stalled_at) c->stalled_at += late;
   }
   c->clock_due = 0;
@@ -221,7 +226,8 @@ al__chan_rearm(al_chan_t *c) {
   }
   if (due == UINT64_MAX || (c->clock_due && c->clock_due <= due))
     return; /* an early tick only looks and sets itself again */
-  uint64_t now = al__chan_now();
+  uint64_t now = al__chan_now(), tick = now + c->opts.ping_ms / TICKS + 1;
+  if (due > tick) due = tick;
   c->clock_due = due > now ? due : now + 1;
   uv_update_time(c->loop);
   uv_timer_start(&c->clock, on_clock, c->clock_due - now, 0);
@@ -318,9 +324,21 @@ al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t fl
   c->config_cb = cb;
   c->config_data = data;
   c->config_due = al__chan_now() + c->opts.handshake_ms;
+  c->clock_base = (int64_t) al_get64(t) - (int64_t) uv_hrtime();
   al__chan_rearm(c);
   al__chan_turn(c);
   return 0;
+}
+
+void
+al_chan_time(al_chan_t *c, uint64_t wall_ns, uint64_t mono_ns) {
+  int64_t base = (int64_t) wall_ns - (int64_t) mono_ns, off = base - c->clock_base;
+  if (c->state != AL_CHAN_READY || !c->clock_base || (off > -CLOCK_STEP_NS && off < CLOCK_STEP_NS)) return;
+  uint8_t p[8];
+  al_put64(p, wall_ns);
+  if (al__chan_ctl(c, 0, AL_F_CLOCK, 0, p, sizeof p) < 0) return; /* the next call tries again */
+  c->clock_base = base;
+  al__chan_turn(c);
 }
 
 int

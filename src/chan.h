@@ -37,6 +37,7 @@ typedef struct al_exit_s {
   uint32_t value;
   uint64_t ns;          /* guest time from spawn to reaping */
   uint64_t length;      /* READ: bytes of the file as the guest saw them */
+  bool oom;             /* a process of the command was killed for want of memory */
   char text[512];       /* printable */
   al_err_t err;         /* kind -1 or AL_EXIT_ERROR */
 } al_exit_t;
@@ -59,6 +60,13 @@ typedef struct al_exec_req_s { /* all borrowed for the call */
   const char *user;             /* "agent" or "root" */
   bool with_stdin, tty;
   uint16_t rows, cols;
+  /* Milliseconds; 0 = AL_GRACE_DEFAULT_MS, negative = none. hold: how long others may hold the command's pipes after its
+   * end; kill: from SIGTERM to SIGKILL of end_tree, which ends whoever outlives the main process. */
+  int hold_ms, kill_ms;
+  bool end_tree;
+  /* 0 = no such limit; what the guest cannot enforce is AL_EXIT_ERROR with EOPNOTSUPP */
+  uint32_t max_processes, max_cpu_milli;
+  uint64_t max_memory;
 } al_exec_req_t;
 
 int
@@ -89,6 +97,11 @@ al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t fl
 int
 al_chan_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data);
 
+/* To be called every few seconds with the time of day and the monotonic clock: when the two have parted by a second or
+ * more since CONFIG (the host slept, or somebody set its clock), the guest's clock is set. */
+void
+al_chan_time(al_chan_t *c, uint64_t wall_ns, uint64_t mono_ns);
+
 /* AL_ECHANNEL_CLOSED, -E2BIG (argv + env over AL_OPEN_MAX), -EMFILE (AL_STREAMS_MAX), -ENOMEM. */
 int
 al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
@@ -106,6 +119,10 @@ void
 al_stream_signal(al_stream_t *s, int signo, bool tree);
 void
 al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols);
+/* Has the guest end the command's whole tree: SIGTERM, SIGKILL after `grace_ms`, whose clock runs in the guest. EXIT comes
+ * when the tree is gone. One that has not been sent yet is reset. */
+void
+al_stream_cancel(al_stream_t *s, uint32_t grace_ms);
 /* Abandons the stream: RESET to the guest, no on_data any more, on_exit (kind -1, `why` or AL_EABORTED) on the next
  * turn of the loop. */
 void

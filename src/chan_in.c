@@ -151,7 +151,7 @@ on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   bool ok = (kind == AL_EXIT_CODE && value <= 255) ||
             (kind == AL_EXIT_SIGNAL && value >= 1 && value <= 64 && s->kind == AL_F_EXEC) ||
             (kind == AL_EXIT_ERROR && value >= 1 && value <= 4095);
-  if (!ok || !s->opened) {
+  if (!ok || !s->opened || (f->flags & ~AL_EXIT_OOM)) {
     violation(c, f, ok ? "the end of a request that was not sent whole" : "an exit that cannot be");
     return;
   }
@@ -161,6 +161,7 @@ on_exit(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   x->value = value;
   x->ns = al_get64(f->payload + 8);
   x->length = al_get64(f->payload + 16);
+  x->oom = f->flags & AL_EXIT_OOM;
   al_utf8_printable(x->text, sizeof x->text, f->payload + 24, f->len - 24, false);
   if (kind == AL_EXIT_ERROR) {
     al_err_set(&x->err, AL_EEXEC_FAILED, "the guest could not run it: %s", x->text[0] ? x->text : "it gave no reason");

@@ -74,6 +74,7 @@ struct al_chan_s {
   bool blocked;          /* the last fill stopped for want of acknowledgements */
   /* deadlines, in ms of the monotonic clock; 0 = none */
   uint64_t hello_due, config_due, clock_due;
+  int64_t clock_base;    /* time of day minus monotonic clock, in ns, as the guest knows it; 0 = not told yet */
   uint64_t rx_at, stalled_at; /* last byte in; since when nothing goes out */
   /* CONFIG */
   bool configured;
@@ -108,7 +109,8 @@ struct al_stream_s {
   bool last;                        /* the guest has said its last: EXIT or RESET */
   uint64_t reset_at;                /* `sent` of the channel behind our RESET; 0 until it is written */
   al_stream_t *next_crossed;
-  bool drain_armed, drain_due, resize_due;
+  bool drain_armed, drain_due, resize_due, cancel_due;
+  uint32_t cancel_ms;
   uint16_t rows, cols;
   al_stream_cbs_t cbs;
   void *data;

@@ -108,6 +108,12 @@ fill_small(al_chan_t *c, al_stream_t *s) {
     sub->due = 0;
   }
   if (!fill_signals(c, s)) return false;
+  if (s->cancel_due) {
+    uint8_t p[4];
+    al_put32(p, s->cancel_ms);
+    if (!try_put(c, s->id, AL_F_CANCEL, 0, p, sizeof p)) return false;
+    s->cancel_due = false;
+  }
   if (s->resize_due) {
     uint8_t p[4];
     al_put16(p, s->rows);

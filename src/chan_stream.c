@@ -118,13 +118,34 @@ add_stream(al_chan_t *c, al_stream_t *s, int r, al_stream_t **out, al_err_t *err
   return 0;
 }
 
+static uint32_t
+grace(int ms) {
+  return ms == 0 ? AL_GRACE_DEFAULT_MS : ms < 0 ? 0 : (uint32_t) ms;
+}
+
+static int
+build_limits(al_buf_t *b, const al_exec_req_t *req) {
+  uint8_t p[16];
+  int r = 0;
+  al_put32(p, grace(req->hold_ms));
+  al_put32(p + 4, grace(req->kill_ms));
+  if (req->hold_ms || req->kill_ms) r = al__tlv_append(b, AL_TLV_GRACE, p, 8);
+  al_put32(p, req->max_processes);
+  al_put32(p + 4, req->max_cpu_milli);
+  al_put64(p + 8, req->max_memory);
+  if (r < 0 || (!req->max_processes && !req->max_cpu_milli && !req->max_memory)) return r;
+  return al__tlv_append(b, AL_TLV_LIMITS, p, 16);
+}
+
 static int
 build_exec(al_buf_t *b, const al_exec_req_t *req) {
   uint8_t p[4];
   int r = append_text(b, AL_TLV_USER, req->user ? req->user : "agent");
   if (r == 0 && req->cwd) r = append_text(b, AL_TLV_CWD, req->cwd);
-  al_put32(p, (req->with_stdin ? AL_EXEC_STDIN : 0u) | (req->tty ? AL_EXEC_TTY : 0u));
+  al_put32(
+    p, (req->with_stdin ? AL_EXEC_STDIN : 0u) | (req->tty ? AL_EXEC_TTY : 0u) | (req->end_tree ? AL_EXEC_END_TREE : 0u));
   if (r == 0) r = al__tlv_append(b, AL_TLV_FLAGS, p, sizeof p);
+  if (r == 0) r = build_limits(b, req);
   al_put16(p, req->rows);
   al_put16(p + 2, req->cols);
   if (r == 0 && req->tty) r = al__tlv_append(b, AL_TLV_SIZE, p, sizeof p);
@@ -200,6 +221,18 @@ al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols) {
   s->rows = rows;
   s->cols = cols;
   s->resize_due = true;
+  al__chan_turn(s->c);
+}
+
+void
+al_stream_cancel(al_stream_t *s, uint32_t grace_ms) {
+  if (s->over || s->kind != AL_F_EXEC) return;
+  if (!s->begun) {
+    al_stream_reset(s, NULL);
+    return;
+  }
+  if (!s->cancel_due || grace_ms < s->cancel_ms) s->cancel_ms = grace_ms;
+  s->cancel_due = true;
   al__chan_turn(s->c);
 }
 
