@@ -28,8 +28,19 @@ table_cure(int code) {
 #undef CURE
     case 0: return "";
     case -ENOMEM: return table_cure(AL_ENO_MEMORY);
+    case -EMFILE:
+    case -ENFILE: return "Close files in this process or raise its limit (ulimit -n), and try again.";
+    case -EAGAIN: return "Raise the limit of processes (ulimit -u) or end some, and try again.";
+    case -ENOSPC:
+    case -EDQUOT: return "Free space on the disk that the message names, and try again.";
+    case -EROFS: return "Make the file system writable again, or use another home (option home or AGENT_LANE_HOME).";
     default: return table_cure(code > -20000 && code < 0 ? AL_EIO_ERROR : AL_EINTERNAL);
   }
+}
+
+bool
+al_err_exhausted(int code) {
+  return code == -ENOMEM || code == -EMFILE || code == -ENFILE || code == -EAGAIN;
 }
 
 /* Formats into out; the text may hold bytes of a child or a guest, so it is made valid and harmless on the way. */

@@ -3,6 +3,8 @@
 #ifndef AL_ERR_H
 #define AL_ERR_H
 
+#include <stdbool.h>
+
 /* Functions return 0 or a negative code. Operating-system failures are -errno (which on Unix is
  * libuv's code too); ours start at -20000 and go down, so the two ranges cannot meet. */
 
@@ -144,6 +146,10 @@ al_err_cure(al_err_t *err, const char *fmt, ...) __attribute__((format(printf, 2
 /* "BUSY" for AL_EBUSY; for -errno "IO_ERROR" ("NO_MEMORY" for -ENOMEM). Never NULL. */
 const char *
 al_err_name(int code);
+
+/* True for the -errno of what may be there again in a moment: memory, descriptors, processes. */
+bool
+al_err_exhausted(int code);
 
 /* The cure to show: the error's own, else the table's. */
 const char *

@@ -133,7 +133,10 @@ al_plat_each_process(al_plat_proc_cb cb, void *data) {
   if (!buf) return -ENOMEM;
   for (size_t i = 0; !rc && i < count; i++) {
     const char *args;
-    if (pids[i] <= 0 || al_plat_ident(pids[i], &id)) continue;
+    if (pids[i] <= 0) continue;
+    int gone = al_plat_ident(pids[i], &id);
+    if (al_err_exhausted(gone)) return gone; /* who must not miss a process has to stop then */
+    if (gone) continue;
     size_t len = read_cmdline(pids[i], buf, &args);
     rc = cb(data, &id, args, len);
   }
@@ -151,17 +154,18 @@ listens(pid_t pid, int fd, uint16_t port) {
     && tcp->tcpsi_ini.insi_laddr.ina_46.i46a_addr4.s_addr == htonl(INADDR_LOOPBACK);
 }
 
-static bool
+/* 1 or 0, or -ENOMEM. */
+static int
 process_listens(pid_t pid, uint16_t port) {
   int bytes = proc_pidinfo(pid, PROC_PIDLISTFDS, 0, NULL, 0);
 
-  if (bytes <= 0 || (size_t) bytes / sizeof(struct proc_fdinfo) > FDS_MAX) return false;
+  if (bytes <= 0 || (size_t) bytes / sizeof(struct proc_fdinfo) > FDS_MAX) return 0;
   AL_AUTO_FREE struct proc_fdinfo *fds = al_malloc((size_t) bytes);
-  if (!fds) return false;
+  if (!fds) return -ENOMEM;
   bytes = proc_pidinfo(pid, PROC_PIDLISTFDS, 0, fds, bytes);
   for (int i = 0; bytes > 0 && i < bytes / (int) sizeof *fds; i++)
-    if (fds[i].proc_fdtype == PROX_FDTYPE_SOCKET && listens(pid, fds[i].proc_fd, port)) return true;
-  return false;
+    if (fds[i].proc_fdtype == PROX_FDTYPE_SOCKET && listens(pid, fds[i].proc_fd, port)) return 1;
+  return 0;
 }
 
 int
@@ -171,7 +175,10 @@ al_plat_tcp_listener(uint16_t port, al_ident_t *out) {
 
   int rc = list_pids(&pids, &count);
   if (rc) return rc;
-  for (size_t i = 0; i < count; i++)
-    if (pids[i] > 0 && process_listens(pids[i], port) && al_plat_ident(pids[i], out) == 0) return 0;
+  for (size_t i = 0; i < count; i++) {
+    rc = pids[i] > 0 ? process_listens(pids[i], port) : 0;
+    if (rc < 0) return rc;
+    if (rc && al_plat_ident(pids[i], out) == 0) return 0;
+  }
   return -ENOENT;
 }

@@ -99,15 +99,17 @@ al_plat_ident_kill(const al_ident_t *id, int signo) {
   return rc && errno != ESRCH ? -errno : 0;
 }
 
-/* True when the real uid of the process is ours; /proc's own owner is root for processes that may not be dumped. */
-static bool
+/* 1 when the real uid of the process is ours; /proc's own owner is root for processes that may not be dumped. Negative
+ * when it cannot be told for want of memory or descriptors: who must not miss a process has to stop then. */
+static int
 is_ours(pid_t pid) {
   char path[48];
   AL_AUTO_FREE char *text = NULL;
   unsigned long uid;
 
   snprintf(path, sizeof path, "/proc/%d/status", (int) pid);
-  if (al_plat_read_file(AT_FDCWD, path, STAT_MAX * 4, &text, NULL)) return false;
+  int rc = al_plat_read_file(AT_FDCWD, path, STAT_MAX * 4, &text, NULL);
+  if (rc) return al_err_exhausted(rc) ? rc : 0;
   const char *p = strstr(text, "\nUid:");
   return p && sscanf(p, "\nUid: %lu", &uid) == 1 && uid == getuid();
 }
@@ -136,7 +138,7 @@ typedef struct each_s {
   char *cmdline; /* CMDLINE_MAX */
 } each_t;
 
-static size_t
+static ssize_t
 read_cmdline(pid_t pid, char *out) {
   char path[48];
   size_t used = 0;
@@ -144,9 +146,9 @@ read_cmdline(pid_t pid, char *out) {
 
   snprintf(path, sizeof path, "/proc/%d/cmdline", (int) pid);
   AL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
+  if (fd < 0) return al_err_exhausted(-errno) ? -errno : 0;
   while (used < CMDLINE_MAX && (n = read(fd, out + used, CMDLINE_MAX - used)) > 0) used += (size_t) n;
-  return used;
+  return (ssize_t) used;
 }
 
 static int
@@ -155,9 +157,11 @@ visit(void *data, unsigned n) {
   al_ident_t id;
   pid_t pid = (pid_t) n;
 
-  if (!is_ours(pid) || al_plat_ident(pid, &id)) return 0; /* gone meanwhile, or not ours to see */
-  size_t len = read_cmdline(pid, each->cmdline);
-  return each->cb(each->data, &id, each->cmdline, len);
+  int rc = is_ours(pid);
+  if (rc <= 0) return rc;
+  if ((rc = al_plat_ident(pid, &id))) return al_err_exhausted(rc) ? rc : 0; /* gone meanwhile, or not ours to see */
+  ssize_t len = read_cmdline(pid, each->cmdline);
+  return len < 0 ? (int) len : each->cb(each->data, &id, each->cmdline, (size_t) len);
 }
 
 int
@@ -194,9 +198,12 @@ visit_holder(void *data, unsigned n) {
   char path[32];
 
   s->pid = (pid_t) n;
-  if (!is_ours(s->pid)) return 0;
+  int rc = is_ours(s->pid);
+  if (rc <= 0) return rc;
   snprintf(path, sizeof path, "/proc/%u/fd", n);
-  return each_number(path, visit_fd, s) == 1 && al_plat_ident(s->pid, s->out) == 0;
+  rc = each_number(path, visit_fd, s);
+  if (rc == 1) return (rc = al_plat_ident(s->pid, s->out)) == 0 ? 1 : al_err_exhausted(rc) ? rc : 0;
+  return al_err_exhausted(rc) ? rc : 0;
 }
 
 int
