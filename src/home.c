@@ -223,16 +223,18 @@ digest_of(const char *path, char hex[AL_SHA256_HEX], char **data, size_t *len) {
   return 0;
 }
 
-/* A copy of ours that is whole; anything else in its place is replaced. */
-static bool
+/* 1 for a copy of ours that is whole; anything else in its place is replaced. Negative when it cannot be looked at. */
+static int
 is_installed(const char *path, const char *want) {
   char hex[AL_SHA256_HEX];
   AL_AUTO_FREE char *data = NULL;
   struct stat st;
   size_t len;
 
-  if (lstat(path, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 07777) != 0700) return false;
-  return digest_of(path, hex, &data, &len) == 0 && strcmp(hex, want) == 0;
+  if (lstat(path, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 07777) != 0700) return 0;
+  int rc = digest_of(path, hex, &data, &len);
+  if (rc) return al_err_exhausted(rc) ? rc : 0;
+  return strcmp(hex, want) == 0;
 }
 
 int
@@ -252,9 +254,12 @@ al_home_install(const al_home_t *home, const char *from, char *out, size_t cap, 
     return al_err_set(err, -ENAMETOOLONG, "The path of the installed %.100s is too long.", name);
   }
   if ((rc = make_dir(dir, err))) return rc;
-  if (is_installed(out, hex)) return 0;
-  rc = al_plat_write_replace(AT_FDCWD, out, data, len, 0700);
-  if (rc) return al_err_set(err, rc, "%.300s cannot be written: %s.", out, strerror(-rc));
-  if (is_installed(out, hex)) return 0;
+  if ((rc = is_installed(out, hex)) == 0) {
+    rc = al_plat_write_replace(AT_FDCWD, out, data, len, 0700);
+    if (rc) return al_err_set(err, rc, "%.300s cannot be written: %s.", out, strerror(-rc));
+    rc = is_installed(out, hex);
+  }
+  if (rc < 0) return al_err_set(err, rc, "%.300s cannot be read: %s.", out, strerror(-rc));
+  if (rc > 0) return 0;
   return al_err_set(err, AL_EPROGRAM_UNSAFE, "%.300s changed while it was installed.", out);
 }
