@@ -201,6 +201,7 @@ al__lima_child_result(al_proc_t *p, int status, int code, const char *what, al_e
   if (status == 0 && p->term_signal == 0 && p->exit_code == 0) return 0;
   char msg[400] = "";
   size_t len = 0;
+  if (al_err_exhausted(status)) return al_err_set(err, status, "%s could not be run: %s", what, uv_strerror(status));
   AL_AUTO_FREE char *tail = al_tail_copy(&p->err_tail, &len);
   if (tail) al__lima_last_message(tail, len, msg, sizeof msg);
   const char *colon = msg[0] ? ": " : "";

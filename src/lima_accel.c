@@ -116,14 +116,26 @@ kept(al_job_t *job, int status) {
   end((accel_t *) job);
 }
 
+/* QEMU could not be run: that says nothing about KVM, so it is not remembered. */
+static void
+untried(accel_t *a, int rc) {
+  a->accel = AL_ACCEL_TCG;
+  snprintf(a->notice, sizeof a->notice, "KVM could not be tried (%s); using software emulation, which is slower",
+    uv_strerror(rc));
+  end(a);
+}
+
 static void
 probed(al_proc_t *p, int status) {
   accel_t *a = p->data;
   const char *out = (const char *) p->out.data;
   bool seen = out && memmem(out, p->out.len, a->image.probe_marker, strlen(a->image.probe_marker)) != NULL;
-  (void) status; /* killed by the deadline, or ended: only the marker counts */
-  verdict(a, seen);
+  verdict(a, seen); /* killed by the deadline, or ended: only the marker counts */
   al_proc_deinit(p);
+  if (!seen && al_err_exhausted(status)) {
+    untried(a, status);
+    return;
+  }
   al_worker_post(a->l->io, &a->job, keep, kept);
 }
 
@@ -144,9 +156,7 @@ considered(al_job_t *job, int status) {
   a->proc.data = a;
   int rc = al__lima_spawn(
     a->l, NULL, &a->proc, strcmp(a->l->arch, "aarch64") == 0 ? virt : argv, PROBE_MS, PROBE_OUT_MAX, probed);
-  if (rc == 0) return;
-  verdict(a, false);
-  end(a);
+  if (rc) untried(a, rc);
 }
 
 void

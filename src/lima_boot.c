@@ -185,8 +185,9 @@ static int
 on_event(void *data, const uint8_t *line, size_t len, bool cut) {
   al_boot_t *b = data;
   al_val_t *v = NULL;
-  if (cut || len < 2 || line[0] != '{' || al_json_parse((const char *) line, len, &v, NULL) != 0)
-    return 0; /* no event; nothing follows from it */
+  if (cut || len < 2 || line[0] != '{') return 0;
+  int rc = al_json_parse((const char *) line, len, &v, NULL);
+  if (rc) return rc == -ENOMEM ? rc : 0; /* no event; nothing follows from it */
   const al_val_t *status = v->kind == AL_MAP ? al_val_get(v, "status") : NULL;
   if (status && status->kind == AL_MAP) {
     int64_t port = 0;
@@ -204,7 +205,8 @@ on_event(void *data, const uint8_t *line, size_t len, bool cut) {
   return 0;
 }
 
-static void
+/* 0, or why no event can be read any more. */
+static int
 read_events(al_boot_t *b) {
   uint8_t buf[8192];
   if (b->events_fd < 0) {
@@ -212,19 +214,21 @@ read_events(al_boot_t *b) {
     struct stat st;
     snprintf(path, sizeof path, "%s/ha.stdout.log", b->spec.dir);
     b->events_fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (b->events_fd < 0) return;
+    if (b->events_fd < 0) return al_err_exhausted(-errno) ? -errno : 0; /* else it is not there yet */
     if (fstat(b->events_fd, &st) != 0 || !S_ISREG(st.st_mode)) {
       close(b->events_fd);
       b->events_fd = -1;
-      return;
+      return 0;
     }
   }
   while (b->events_at < EVENT_BYTES_MAX) {
     ssize_t n = pread(b->events_fd, buf, sizeof buf, (off_t) b->events_at);
-    if (n <= 0) return;
+    if (n <= 0) return 0;
     b->events_at += (uint64_t) n;
-    if (al_lines_feed(&b->lines, buf, (size_t) n, on_event, b) != 0) return;
+    int rc = al_lines_feed(&b->lines, buf, (size_t) n, on_event, b);
+    if (rc) return rc;
   }
+  return 0;
 }
 
 /* ---- whose port it is ---- */
@@ -241,11 +245,13 @@ check_peer(al_job_t *job) {
     if (!procs) return al_err_set(&b->job_err, -ENOMEM, "out of memory");
     rc = al__lima_scan(b->spec.dir, b->spec.name, procs);
     bool ours = false;
+    if (rc < 0) al_err_set(&b->job_err, rc, "the processes of this user could not be listed: %s", strerror(-rc));
     for (size_t i = 0; rc == 0 && i < procs->count; i++) {
       const al__lima_proc_t *p = &procs->list[i];
       ours |= p->kind == AL__PROC_QEMU && p->id.pid == who.pid && p->id.start == who.start;
     }
     al_free(procs);
+    if (rc < 0) return rc;
     if (!ours) {
       return al_err_set(&b->job_err, AL_EPEER_UNPROVEN,
         "port %u, which Lima gave for this lane, is held by process %ld (%.200s), not by the lane's QEMU", b->port,
@@ -256,7 +262,7 @@ check_peer(al_job_t *job) {
       "port %u, which Lima gave for this lane, is held by another user's process", b->port);
   } else if (rc != -ENOSYS) {
     return al_err_set(
-      &b->job_err, AL_EPEER_UNPROVEN, "it cannot be told who listens on port %u: %s", b->port, strerror(-rc));
+      &b->job_err, al_err_exhausted(rc) ? rc : AL_EPEER_UNPROVEN, "it cannot be told who listens on port %u: %s", b->port, strerror(-rc));
   }
   /* Lima reads _config again at every start; what appeared there since the check must not be in this lane. */
   return al__lima_config_check(b->l->home, &b->job_err);
@@ -351,12 +357,20 @@ try_banner(al_boot_t *b, uint64_t now) {
 }
 
 static void
+fail_events(al_boot_t *b, int rc) {
+  al_err_t err = {0};
+  al_err_set(&err, rc, "the events of Lima's host agent could not be read: %s", uv_strerror(rc));
+  fail(b, &err);
+}
+
+static void
 on_tick(uv_timer_t *timer) {
   al_boot_t *b = timer->data;
   uint64_t now = uv_now(b->l->loop);
   if (b->phase == OVER) return;
-  read_events(b);
-  if (b->exiting) fail_start(b, "Lima's host agent gave up");
+  int rc = read_events(b);
+  if (rc) fail_events(b, rc);
+  else if (b->exiting) fail_start(b, "Lima's host agent gave up");
   else if (b->bad_port) fail_start(b, "Lima's host agent reported an ssh port that is none");
   else if (now >= b->deadline) fail_late(b);
   else if (b->phase == EVENTS && b->port) ask_peer(b);

@@ -40,9 +40,15 @@ typedef struct destroy_s {
   al__lima_procs_t procs;
 } destroy_t;
 
+/* The code of a step that failed by `rc`: DESTROY_FAILED, unless the same may work in a moment. */
+static int
+code_of(int rc) {
+  return al_err_exhausted(rc) ? rc : AL_EDESTROY_FAILED;
+}
+
 /* ---- 1: inspect ---- */
 
-/* -ENOENT when absent; AL_EDESTROY_FAILED when it is not a directory of ours. */
+/* -ENOENT when absent; an error when it is not a directory of ours. */
 static int
 open_dir(destroy_t *d, int home, const char *name) {
   int fd = openat(home, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -50,7 +56,7 @@ open_dir(destroy_t *d, int home, const char *name) {
   if (fd < 0 && errno == ENOENT) return -ENOENT;
   if (fd < 0)
     return al_err_set(
-      &d->op.err, AL_EDESTROY_FAILED, "%s is not a directory that can be opened: %s", d->dir, strerror(errno));
+      &d->op.err, code_of(-errno), "%s is not a directory that can be opened: %s", d->dir, strerror(errno));
   if (fstat(fd, &st) != 0 || st.st_uid != geteuid()) {
     close(fd);
     return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s is not ours", d->dir);
@@ -81,8 +87,9 @@ drop_stale_pids(destroy_t *d, int fd) {
   int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *dir = copy >= 0 ? fdopendir(copy) : NULL;
   if (!dir) {
+    int e = errno;
     if (copy >= 0) close(copy);
-    return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s cannot be read: %s", d->dir, strerror(errno));
+    return al_err_set(&d->op.err, code_of(-e), "%s cannot be read: %s", d->dir, strerror(e));
   }
   int rc = 0;
   for (struct dirent *e; rc == 0 && (e = readdir(dir));) {
@@ -101,14 +108,14 @@ inspect(al_job_t *job) {
   destroy_t *d = (destroy_t *) job;
   struct stat st;
   AL_AUTO_FD int home = open(d->op.l->home->lima, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (home < 0) return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s: %s", d->op.l->home->lima, strerror(errno));
+  if (home < 0) return al_err_set(&d->op.err, code_of(-errno), "%s: %s", d->op.l->home->lima, strerror(errno));
   AL_AUTO_FD int dir = open_dir(d, home, d->name);
   if (dir == -ENOENT) return 0;
   if (dir < 0) return d->op.err.code;
   int rc = al__lima_scan(d->dir, d->name, &d->procs);
   if (rc < 0)
     return al_err_set(
-      &d->op.err, AL_EDESTROY_FAILED, "the processes of this user could not be listed: %s", strerror(-rc));
+      &d->op.err, code_of(rc), "the processes of this user could not be listed: %s", strerror(-rc));
   rc = drop_stale_pids(d, dir);
   d->whole = rc == 0 && fstatat(dir, "lima.yaml", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
   return rc;
@@ -122,7 +129,7 @@ sweep(al_job_t *job) {
   int rc = al__lima_scan(d->dir, d->name, &d->procs);
   if (rc < 0)
     return al_err_set(
-      &d->op.err, AL_EDESTROY_FAILED, "the processes of this user could not be listed: %s", strerror(-rc));
+      &d->op.err, code_of(rc), "the processes of this user could not be listed: %s", strerror(-rc));
   for (size_t i = 0; i < d->procs.count; i++) (void) al_plat_ident_kill(&d->procs.list[i].id, SIGKILL);
   /* A process that was just being started escapes a scan, but not the one after the scan that found nothing. */
   d->clean = d->procs.count == 0 && !d->killed_any;
@@ -132,15 +139,17 @@ sweep(al_job_t *job) {
 
 /* ---- 4: remove and prove ---- */
 
-/* The sealed record says that this very directory was built by us. */
-static bool
+/* 1 when the sealed record says that this very directory was built by us. Negative when it cannot be read just now. */
+static int
 sealed(destroy_t *d, int dir) {
   AL_AUTO_FREE char *text = NULL;
   size_t len = 0;
   struct stat st;
   al_val_t *v = NULL;
-  if (fstat(dir, &st) != 0 || al_plat_read_file(dir, "agent-lane.json", 4096, &text, &len) != 0) return false;
-  if (al_json_parse(text, len, &v, NULL) != 0) return false;
+  if (fstat(dir, &st) != 0) return 0;
+  int rc = al_plat_read_file(dir, "agent-lane.json", 4096, &text, &len);
+  if (rc == 0) rc = al_json_parse(text, len, &v, NULL);
+  if (rc) return al_err_exhausted(rc) ? rc : 0;
   const char *name = "";
   int64_t dev = -1, ino = -1;
   bool ok = v->kind == AL_MAP && al_val_get_text(v, "name", "", &name, NULL) == 0 &&
@@ -165,14 +174,16 @@ remove_one(destroy_t *d, int home, const char *name, bool ours) {
   AL_AUTO_FD int dir = open_dir(d, home, name);
   if (dir == -ENOENT) return 0;
   if (dir < 0) return d->op.err.code;
-  if (!ours && !sealed(d, dir) && !half_made(dir)) {
+  int rc = ours ? 1 : sealed(d, dir);
+  if (rc < 0) return al_err_set(&d->op.err, rc, "%s/agent-lane.json cannot be read: %s", d->dir, strerror(-rc));
+  if (rc == 0 && !half_made(dir)) {
     return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s is left, but it does not carry our sealed record%s%s", d->dir,
       d->limactl_says[0] ? "; " : "", d->limactl_says);
   }
-  int rc = al_plat_remove_tree(home, name);
+  rc = al_plat_remove_tree(home, name);
   if (rc != 0 && rc != -ENOENT)
     return al_err_set(
-      &d->op.err, AL_EDESTROY_FAILED, "%s/%s could not be removed: %s", d->op.l->home->lima, name, strerror(-rc));
+      &d->op.err, code_of(rc), "%s/%s could not be removed: %s", d->op.l->home->lima, name, strerror(-rc));
   return 0;
 }
 
@@ -191,7 +202,7 @@ prove(al_job_t *job) {
   struct stat st;
   if (!d->clean && d->procs.count > 0) return left_over(d);
   AL_AUTO_FD int home = open(d->op.l->home->lima, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (home < 0) return al_err_set(&d->op.err, AL_EDESTROY_FAILED, "%s: %s", d->op.l->home->lima, strerror(errno));
+  if (home < 0) return al_err_set(&d->op.err, code_of(-errno), "%s: %s", d->op.l->home->lima, strerror(errno));
   snprintf(tmp, sizeof tmp, "_tmp.%s", d->name);
   int rc = remove_one(d, home, d->name, false);
   if (rc == 0) rc = remove_one(d, home, tmp, true);

@@ -4,6 +4,7 @@
 
 #include "mem.h"
 #include "utf8.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -291,6 +292,7 @@ judge(al_job_t *job) {
     return al_err_set(&q->op.err, AL_ECONFIG_REFUSED, "limactl list did not answer with one record");
   al_val_t *v = NULL;
   rc = al_json_parse(text, len, &v, NULL);
+  if (rc == -ENOMEM) return al_err_set(&q->op.err, rc, "out of memory for limactl's answer");
   if (rc) return al_err_set(&q->op.err, AL_ECONFIG_REFUSED, "limactl list answered with something that is not JSON");
   rc = al__lima_compare(l, q->spec, v, &q->op.err);
   al_val_free(v);
