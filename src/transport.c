@@ -171,7 +171,12 @@ on_preface(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     if (!t->proc_runs) ended_early(t);
     return;
   }
-  if (al_buf_append(&t->preface, buf->base, (size_t) n) != 0) {
+  int rc = al_buf_append(&t->preface, buf->base, (size_t) n);
+  if (rc == -ENOMEM) {
+    fail_start(t, rc, "out of memory for what the guest's login prints");
+    return;
+  }
+  if (rc) {
     fail_start(t, AL_ESTART_FAILED, "the guest's login printed more than 16 KiB before the lane agent started");
     return;
   }
@@ -200,7 +205,7 @@ on_proc_done(al_proc_t *p, int status) {
   if (status != 0) {
     char how[160];
     snprintf(how, sizeof how, "the transport's program could not be run: %s", uv_strerror(status));
-    fail_start(t, AL_ESTART_FAILED, how);
+    fail_start(t, al_err_exhausted(status) ? status : AL_ESTART_FAILED, how);
   } else if (t->marker[0] && !t->reads) {
     ended_early(t); /* else bytes, or EOF, are still to be read from the stream */
   }
