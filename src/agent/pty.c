@@ -47,8 +47,8 @@ al_pty_close(al_slot_t *s) {
   s->tty = -1;
 }
 
-/* A terminal has no end of input, only a character that means it: at the beginning of a line it is the end, else it hands
- * the unfinished line on and a second one is the end. Programs in raw mode take the character itself. */
+/* A terminal has no end of input, only a character that means it: at the beginning of a line it is the end, else it
+ * hands the unfinished line on and a second one is the end. Programs in raw mode take the character itself. */
 size_t
 al_pty_eof(const al_slot_t *s, uint8_t out[2]) {
   struct termios t;

@@ -111,7 +111,6 @@ test_exec_that_cannot_start_says_why(void **state) {
     assert_string_equal(r.text, cases[i].text);
     free(r.out);
   }
-  peer_expect(&p, peer_exec(&p, AL_EXEC_TTY, "true"), AL_EXIT_ERROR, ENOTTY, NULL);
   t.len = 0;
   tlv_text(&t, AL_TLV_CWD, "/");
   peer_expect(&p, peer_exec_tlvs(&p, &t, AL_FRAME_MAX), AL_EXIT_ERROR, EINVAL, NULL); /* no argv */
