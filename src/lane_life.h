@@ -7,20 +7,6 @@
 #include "engine.h"
 #include "exec.h"
 #include "transport.h"
-#include "xfer.h"
-
-typedef enum { AL_OP_EXEC, AL_OP_IN, AL_OP_OUT } al_op_kind_t;
-
-/* An open call into a lane: the request `id` is answered when it ends. */
-struct al_op_s {
-  uint32_t id;
-  al_op_kind_t kind;
-  al_lane_t *lane;
-  al_exec_t *exec;
-  al_xfer_t *xfer;
-  bool stream; /* exec in stream mode */
-  al_op_t *next;
-};
 
 typedef struct al_waiter_s {
   uint32_t id;

@@ -2,6 +2,7 @@
 /* What create is asked for: reads and checks the options of its params into the lane. */
 #include "lane_life.h"
 #include "mem.h"
+#include "xfer.h"
 #include <stdio.h>
 #include <string.h>
 

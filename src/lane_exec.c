@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls exec, write and signal: the options of a command, its output on the way to JavaScript, its result. */
+#include "lane_calls.h"
+#include "mem.h"
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static void
+on_lines(al_exec_t *x, void *data, const uint8_t *p, size_t n) {
+  al_op_t *op = data;
+  (void) x;
+  al_engine_emit(op->lane->engine, AL_EVENT_LINES, op->id, AL_SUB_STDOUT, al_val_bytes(p, n));
+}
+
+static void
+on_bytes(al_exec_t *x, void *data, int sub, const uint8_t *p, size_t n) {
+  al_op_t *op = data;
+  (void) x;
+  al_engine_emit(op->lane->engine, AL_EVENT_BYTES, op->id, sub, al_val_bytes(p, n));
+}
+
+static void
+on_drain(al_exec_t *x, void *data) {
+  al_op_t *op = data;
+  (void) x;
+  al_engine_emit(op->lane->engine, AL_EVENT_DRAIN, op->id, 0, NULL);
+}
+
+static al_val_t *
+exec_value(al_exec_result_t *r) {
+  al_val_t *v = al_val_map();
+  if (!v) {
+    al_free(r->out);
+    al_free(r->errs);
+    return NULL;
+  }
+  int rc = al_val_set(v, "exitCode", al_val_int(r->exit_code)) | al_val_set(v, "signal", al_val_int(r->signal));
+  rc |= al_val_set(v, "stdout", al_val_bytes_take(r->out, r->out_len));
+  rc |= al_val_set(v, "stderr", al_val_bytes_take(r->errs, r->errs_len));
+  rc |= al_val_set(v, "stdoutDropped", al_val_int((int64_t) r->out_dropped));
+  rc |= al_val_set(v, "stderrDropped", al_val_int((int64_t) r->errs_dropped));
+  rc |= al_val_set(v, "spawnNs", al_val_int((int64_t) r->spawn_ns));
+  if (rc) {
+    al_val_free(v);
+    return NULL;
+  }
+  return v;
+}
+
+static void
+on_done(al_exec_t *x, void *data, al_exec_result_t *result, const al_err_t *err) {
+  al_op_t *op = data;
+  al_engine_t *e = op->lane->engine;
+  (void) x;
+  al_err_t why = *err;
+  al_val_t *v = why.code ? NULL : exec_value(result);
+  if (!why.code && !v) al_err_set(&why, -ENOMEM, "exec: out of memory for the result");
+  if (v) al_engine_done(e, op->id, v);
+  else al_op_fail(e, op->id, &why, op->lane->spec.name);
+  al_op_free(op);
+}
+
+static bool
+is_input(const al_val_t *v) {
+  return v->kind == AL_BYTES || v->kind == AL_TEXT;
+}
+
+static int
+text_list(const al_val_t *list, const char **out, size_t max, const char *key, al_err_t *err) {
+  if (list->kind != AL_LIST || list->len == 0 || list->len >= max)
+    return al_err_set(err, AL_EBAD_OPTION, "%s must be a list of 1 to %zu texts", key, max - 1);
+  for (size_t i = 0; i < list->len; i++) {
+    const al_val_t *v = list->items[i];
+    if (v->kind != AL_TEXT || strlen(v->text) != v->len)
+      return al_err_set(err, AL_EBAD_OPTION, "%s[%zu] must be text without NUL", key, i);
+    out[i] = v->text;
+  }
+  out[list->len] = NULL;
+  return 0;
+}
+
+/* The lane's environment, then the call's own: a name given twice counts with its last value. Points into both; free
+ * the array only. */
+static const char **
+merge_env(char *const *base, char *const *own) {
+  size_t n = 0, used = 0;
+  for (char *const *s = base; *s; s++) n++;
+  for (char *const *s = own; s && *s; s++) n++;
+  const char **all = al_calloc(n + 2, sizeof *all);
+  if (!all) return NULL;
+  bool lang = false;
+  for (char *const *s = base; *s; s++) {
+    size_t len = (size_t) (strchr(*s, '=') - *s) + 1;
+    bool hidden = false;
+    for (char *const *o = own; o && *o; o++) hidden |= strncmp(*s, *o, len) == 0;
+    if (!hidden) all[used++] = *s;
+  }
+  for (char *const *o = own; o && *o; o++) all[used++] = *o;
+  for (size_t i = 0; i < used; i++) lang |= strncmp(all[i], "LANG=", 5) == 0;
+  if (!lang) all[used] = "LANG=C.UTF-8";
+  return all;
+}
+
+#define ARGV_MAX 1024
+
+typedef struct exec_call_s {
+  const char *argv[ARGV_MAX + 1];
+  const char **env;
+  char **own_env;
+  al_exec_opts_t opts;
+} exec_call_t;
+
+static int
+read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
+  const char *command, *cwd, *mode;
+  bool sudo, open;
+  int rc;
+  if (
+    (rc = al_val_get_text(p, "command", NULL, &command, err))
+    || (rc = al_val_get_text(p, "cwd", lane->worktree, &cwd, err))
+    || (rc = al_val_get_text(p, "mode", "whole", &mode, err)) || (rc = al_val_get_bool(p, "sudo", false, &sudo, err))
+    || (rc = al_val_get_bool(p, "inputOpen", false, &open, err))
+  )
+    return rc;
+  const al_val_t *argv = al_val_get(p, "argv"), *input = al_val_get(p, "stdin"), *env = al_val_get(p, "env");
+  if (!command == !argv) return al_err_set(err, AL_EBAD_OPTION, "exec takes either command or argv");
+  if (cwd[0] != '/') return al_err_set(err, AL_EBAD_OPTION, "cwd must be an absolute path in the guest");
+  if (input && !is_input(input)) return al_err_set(err, AL_EBAD_OPTION, "stdin must be text or bytes");
+  if (argv && (rc = text_list(argv, c->argv, ARGV_MAX, "argv", err))) return rc;
+  if (command) {
+    c->argv[0] = "/bin/sh";
+    c->argv[1] = "-c";
+    c->argv[2] = command;
+  }
+  if (env && !(c->own_env = al_env_list(env, err))) return err->code;
+  if (!(c->env = merge_env(lane->env, c->own_env))) return al_err_set(err, -ENOMEM, "out of memory");
+  c->opts.req = (al_exec_req_t) {
+    .argv = c->argv, .env = c->env, .cwd = cwd, .user = sudo ? "root" : "agent", .with_stdin = input || open
+  };
+  c->opts.lines = strcmp(mode, "lines") == 0;
+  c->opts.stream = strcmp(mode, "stream") == 0;
+  if (!c->opts.lines && !c->opts.stream && strcmp(mode, "whole"))
+    return al_err_set(err, AL_EBAD_OPTION, "mode must be whole, lines or stream");
+  c->opts.input = input ? input->text : NULL;
+  c->opts.input_len = input ? input->len : 0;
+  c->opts.input_open = open;
+  c->opts.budget = &lane->budget;
+  return 0;
+}
+
+void
+al_do_exec(al_engine_t *e, al_request_t *r) {
+  static const al_exec_cbs_t cbs = { on_lines, on_bytes, on_drain, on_done };
+  al_lane_t *lane = al_op_lane(e, r);
+  if (!lane) return;
+  al_err_t err = { 0 };
+  exec_call_t *c = al_calloc(1, sizeof *c);
+  int rc = c ? read_exec(lane, r->params, c, &err) : al_err_set(&err, -ENOMEM, "out of memory");
+  al_op_t *op = rc ? NULL : al_op_new(lane, r->id, AL_OP_EXEC);
+  if (!rc && !op) rc = al_err_set(&err, -ENOMEM, "out of memory");
+  if (!rc && (rc = al_exec_start(lane->chan, &c->opts, &cbs, op, &op->exec, &err))) {
+    if (!err.code)
+      al_err_set(&err, AL_EEXEC_FAILED, "exec: the command could not be sent: %s",
+        rc > -4096 ? strerror(-rc) : al_err_name(rc));
+    al_op_free(op);
+  }
+  if (rc) al_op_fail(e, r->id, &err, lane->spec.name);
+  if (!c) return;
+  al_env_free(c->own_env);
+  al_free(c->env);
+  al_free(c);
+}
+
+void
+al_do_write(al_engine_t *e, al_request_t *r) {
+  al_op_t *op = al_op_named(e, r);
+  if (!op) return;
+  al_err_t err = { 0 };
+  bool end;
+  const al_val_t *data = al_val_get(r->params, "data");
+  int64_t queued = 0;
+  int rc = al_val_get_bool(r->params, "end", false, &end, &err);
+  if (!rc && op->kind != AL_OP_EXEC) rc = al_err_set(&err, AL_EBAD_OPTION, "write: a copy takes no input");
+  if (!rc && data && !is_input(data)) rc = al_err_set(&err, AL_EBAD_OPTION, "data must be text or bytes");
+  if (!rc && data && (queued = al_exec_write(op->exec, data->text, data->len)) < 0)
+    rc = al_err_set(&err, (int) queued, "write: the command's input could not be queued");
+  if (rc) {
+    al_op_fail(e, r->id, &err, op->lane->spec.name);
+    return;
+  }
+  if (end) al_exec_end(op->exec);
+  al_val_t *v = al_val_map();
+  if (v) al_val_set(v, "queued", al_val_int(queued));
+  al_engine_done(e, r->id, v);
+}
+
+void
+al_do_signal(al_engine_t *e, al_request_t *r) {
+  al_op_t *op = al_op_named(e, r);
+  if (!op) return;
+  al_err_t err = { 0 };
+  int64_t signo;
+  bool tree;
+  int rc = al_val_get_int(r->params, "signal", SIGTERM, 1, 64, &signo, &err);
+  if (!rc) rc = al_val_get_bool(r->params, "tree", false, &tree, &err);
+  if (!rc && op->kind != AL_OP_EXEC) rc = al_err_set(&err, AL_EBAD_OPTION, "signal: a copy takes no signals");
+  if (rc) {
+    al_op_fail(e, r->id, &err, op->lane->spec.name);
+    return;
+  }
+  al_exec_signal(op->exec, (int) signo, tree);
+  al_engine_done(e, r->id, NULL);
+}
+
+void
+al_calls_taken(al_engine_t *e, uint32_t id, int sub, size_t n) {
+  al_op_t *op = al_op_find(e, id);
+  if (op && op->exec) al_exec_taken(op->exec, sub, n);
+}
