@@ -101,12 +101,13 @@ on_handle_closed(uv_handle_t *h) {
   deinit(e);
 }
 
-/* A good result waits until everything that was handed on has been taken, so that nothing of this command can come
- * after its result. An error does not wait: whoever gets it has given up on the output. */
+/* A good result waits until every line that was handed on has been taken, so that nothing of this command can come
+ * after its result. An error does not wait: whoever gets it has given up on the output. Nor does a stream: its receiver
+ * keeps what it has not used yet, and may want to know the status first. */
 static void
 settle(al_exec_t *e) {
   if (!e->ended || e->settling) return;
-  if (!e->err.code && (e->taken[AL_SUB_STDOUT].handed > 0 || e->taken[AL_SUB_STDERR].handed > 0)) return;
+  if (!e->err.code && !e->stream && (e->taken[AL_SUB_STDOUT].handed > 0 || e->taken[AL_SUB_STDERR].handed > 0)) return;
   e->settling = true;
   al_chan_unwatch(&e->watch);
   uv_close((uv_handle_t *) &e->handle, on_handle_closed);
@@ -334,6 +335,11 @@ al_exec_end(al_exec_t *e) {
 void
 al_exec_signal(al_exec_t *e, int signo, bool tree) {
   if (e->s) al_stream_signal(e->s, signo, tree);
+}
+
+void
+al_exec_resize(al_exec_t *e, uint16_t rows, uint16_t cols) {
+  if (e->s) al_stream_resize(e->s, rows, cols);
 }
 
 void

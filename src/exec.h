@@ -66,6 +66,8 @@ void
 al_exec_end(al_exec_t *e);
 void
 al_exec_signal(al_exec_t *e, int signo, bool tree);
+void
+al_exec_resize(al_exec_t *e, uint16_t rows, uint16_t cols); /* of its terminal; nothing without one */
 /* Kills the command's whole tree and ends with `why` (NULL: AL_EABORTED). Nothing is handed on any more. */
 void
 al_exec_cancel(al_exec_t *e, const al_err_t *why);
