@@ -205,7 +205,13 @@ public:
       return Napi::Value();
     }
     if (core_->open++ == 0) core_->waker.Ref(env);
-    al_engine_post(core_->engine, id, op.c_str(), params);
+    if (al_engine_post(core_->engine, id, op.c_str(), params) != 0) {
+      if (--core_->open == 0) core_->waker.Unref(env);
+      al_err_t err = {};
+      al_err_set(&err, AL_ENO_MEMORY, "%s: out of memory", op.c_str());
+      ThrowErr(env, err);
+      return Napi::Value();
+    }
     return env.Undefined();
   }
 

@@ -60,7 +60,7 @@ export class Engine {
     return this.#pending.size;
   }
 
-  /** Posts a request. Throws the binding's TypeError when a parameter cannot cross the border. */
+  /** Posts a request. Throws the binding's TypeError when a parameter cannot cross the border, LaneError NO_MEMORY. */
   start<T = unknown>(
     op: string,
     params: { readonly [key: string]: NativeValue },
@@ -69,7 +69,12 @@ export class Engine {
     const engine = this.#native;
     if (engine === undefined) return { id: 0, done: Promise.reject(interrupted()) };
     const id = this.#nextId();
-    engine.post(id, op, params);
+    try {
+      engine.post(id, op, params);
+    } catch (error) {
+      if (error instanceof TypeError || typeof (error as NativeError).code !== "string") throw error;
+      throw fromNative(error as NativeError);
+    }
     if (hooks.onLane !== undefined) this.#watchers.set(id, hooks.onLane);
     const done = new Promise<unknown>((resolve, reject) => this.#pending.set(id, { resolve, reject, hooks }));
     return { id, done: done as Promise<T> };

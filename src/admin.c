@@ -48,13 +48,8 @@ listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, s
   for (size_t i = 0; i < count && rc == 0; i++) rc = al_val_add(list, row_value(&rows[i]));
   if (status < 0) {
     al_engine_fail(l->engine, l->id, err);
-  } else if (rc) {
-    al_err_t e = { 0 };
-    al_err_set(&e, rc, "list: out of memory");
-    al_val_free(list);
-    al_engine_fail(l->engine, l->id, &e);
   } else {
-    al_engine_done(l->engine, l->id, list);
+    al_engine_answer(l->engine, l->id, "list", list, rc);
   }
   l->engine->busy--;
   al_engine_check_end(l->engine);
@@ -114,6 +109,7 @@ task_done(al_job_t *job, int status) {
   task_t *t = job->data;
   if (status < 0) {
     if (!t->err.code) al_err_set(&t->err, status, "the operation did not run to its end");
+    al_val_free(t->value);
     al_engine_fail(t->engine, t->id, &t->err);
   } else {
     al_engine_done(t->engine, t->id, t->value);
@@ -239,14 +235,12 @@ al_do_errors(al_engine_t *e, al_request_t *r) {
 #undef ROW
   };
   al_val_t *list = al_val_list();
-  for (size_t i = 0; list && i < sizeof table / sizeof *table; i++) {
+  int rc = 0;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     al_val_t *v = al_val_map();
-    if (!v) break;
-    al_val_set(v, "code", al_val_text(table[i].name));
-    al_val_set(v, "number", al_val_int(table[i].number));
-    al_val_set(v, "meaning", al_val_text(table[i].meaning));
-    al_val_set(v, "cure", al_val_text(table[i].cure));
-    al_val_add(list, v);
+    rc |= al_val_set(v, "code", al_val_text(table[i].name)) | al_val_set(v, "number", al_val_int(table[i].number)) |
+      al_val_set(v, "meaning", al_val_text(table[i].meaning)) | al_val_set(v, "cure", al_val_text(table[i].cure)) |
+      al_val_add(list, v);
   }
-  al_engine_done(e, r->id, list);
+  al_engine_answer(e, r->id, "errors", list, rc);
 }

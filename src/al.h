@@ -49,7 +49,8 @@ typedef struct al_engine_opts_s {
 int
 al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
 
-/* Any thread. `id` is chosen by the caller, unique among open requests; `params` (AL_MAP) is taken. Exactly one DONE or ERROR answers.
+/* Any thread. `id` is chosen by the caller, unique among open requests; `params` (AL_MAP) is taken. Exactly one DONE or ERROR answers,
+ * unless it returns -ENOMEM, when nothing does.
  *
  * op            params -> value
  * create        home?, limactlPath?, allowUnknownLima?, cpus, memoryGiB, diskGiB, timeoutMinutes, startTimeoutSeconds, syncInTimeoutSeconds (0 = none), maxConcurrentVms, image?, network,
@@ -71,7 +72,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * doctor        home?, limactlPath?, image?, allowUnknownLima?      -> {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}
  * errors        -                                                  -> [{code, number, meaning, cure}] (the table of err.h)
  */
-void
+int
 al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params);
 
 /* Any thread: the receiver has consumed n bytes of LINES (sub 1) or BYTES of request `id`. */

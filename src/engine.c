@@ -3,11 +3,13 @@
 #include "engine.h"
 #include "lane_life.h"
 #include "mem.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 /* Theory of operation. JavaScript's thread appends requests to the inbox and wakes the loop; the loop thread answers
- * each with exactly one DONE or ERROR through opts.on_event. al_engine_close sets `stopping`; the loop then refuses new
+ * each with exactly one DONE or ERROR through opts.on_event. The event of that answer is allocated with the request and waits
+ * in `answers`, so that it can be given without memory. al_engine_close sets `stopping`; the loop then refuses new
  * requests, ends every lane, closes the sites and returns. When the closer's patience ends first, the engine is
  * orphaned: it is muted (no event any more), finishes on its own thread and frees itself. */
 
@@ -68,35 +70,61 @@ send_event(al_engine_t *e, al_event_t *ev) {
   if (muted) al_event_free(ev);
 }
 
-void
+int
 al_engine_emit(al_engine_t *e, al_event_type_t type, uint32_t id, int sub, al_val_t *value) {
   al_event_t *ev = al_calloc(1, sizeof *ev);
-  if (!ev) { /* nothing can be told without memory; an answer that never comes would be worse than ending here */
+  if (!ev) {
     al_val_free(value);
-    AL_ASSERT(type != AL_EVENT_DONE && type != AL_EVENT_ERROR);
-    return;
+    return -ENOMEM;
   }
   ev->type = type;
   ev->id = id;
   ev->sub = sub;
   ev->value = value;
   send_event(e, ev);
+  return 0;
+}
+
+/* The event that was allocated with the request. */
+static al_event_t *
+take_answer(al_engine_t *e, uint32_t id) {
+  uv_mutex_lock(&e->lock);
+  al_answer_t **at = &e->answers;
+  while (*at && (*at)->event.id != id) at = &(*at)->next;
+  al_answer_t *a = *at;
+  if (a) *at = a->next;
+  uv_mutex_unlock(&e->lock);
+  AL_ASSERT(a); /* each request is answered once */
+  return &a->event;
 }
 
 void
 al_engine_done(al_engine_t *e, uint32_t id, al_val_t *value) {
-  al_engine_emit(e, AL_EVENT_DONE, id, 0, value);
+  al_event_t *ev = take_answer(e, id);
+  ev->type = AL_EVENT_DONE;
+  ev->value = value;
+  send_event(e, ev);
 }
 
 void
 al_engine_fail(al_engine_t *e, uint32_t id, const al_err_t *err) {
-  al_event_t *ev = al_calloc(1, sizeof *ev);
-  AL_ASSERT(ev);
+  al_event_t *ev = take_answer(e, id);
   ev->type = AL_EVENT_ERROR;
-  ev->id = id;
   ev->err = *err;
   if (!ev->err.code) al_err_set(&ev->err, AL_EINTERNAL, "the operation failed without saying why");
   send_event(e, ev);
+}
+
+void
+al_engine_answer(al_engine_t *e, uint32_t id, const char *op, al_val_t *value, int rc) {
+  if (value && !rc) {
+    al_engine_done(e, id, value);
+    return;
+  }
+  al_err_t err = { 0 };
+  al_err_set(&err, -ENOMEM, "%s: out of memory for the answer", op);
+  al_val_free(value);
+  al_engine_fail(e, id, &err);
 }
 
 static void
@@ -122,6 +150,26 @@ dispatch(al_engine_t *e, al_request_t *r) {
   al_engine_fail(e, r->id, &err);
 }
 
+/* What the receiver has consumed since the last time, for every open request. */
+static void
+give_taken(al_engine_t *e) {
+  for (;;) {
+    uint32_t id = 0;
+    size_t n = 0;
+    int sub = 0;
+    uv_mutex_lock(&e->lock);
+    for (al_answer_t *a = e->answers; a && !n; a = a->next) {
+      id = a->event.id;
+      sub = a->taken[0] ? 1 : 2;
+      n = a->taken[sub - 1];
+      a->taken[sub - 1] = 0;
+    }
+    uv_mutex_unlock(&e->lock);
+    if (!n) return;
+    al_calls_taken(e, id, sub, n);
+  }
+}
+
 static void
 on_wake(uv_async_t *wake) {
   al_engine_t *e = wake->data;
@@ -134,10 +182,10 @@ on_wake(uv_async_t *wake) {
   while (list) {
     al_request_t *r = list;
     list = r->next;
-    if (r->op[0]) dispatch(e, r);
-    else al_calls_taken(e, r->id, r->sub, r->taken);
+    dispatch(e, r);
     request_free(r);
   }
+  give_taken(e);
   if (stopping && !e->refuse) {
     e->refuse = true;
     al_lanes_close_all(e);
@@ -166,6 +214,11 @@ engine_free(al_engine_t *e) {
     request_free(r);
     r = next;
   }
+  for (al_answer_t *a = e->answers; a;) {
+    al_answer_t *next = a->next;
+    al_event_free(&a->event);
+    a = next;
+  }
   uv_cond_destroy(&e->ended_cond);
   uv_mutex_destroy(&e->lock);
   al_free(e);
@@ -184,12 +237,14 @@ run_thread(void *arg) {
   if (orphaned) engine_free(e);
 }
 
-static void
+static int
 fill_identity(al_engine_t *e) {
   uint8_t id[16];
-  if (al_plat_random(id, sizeof id)) memset(id, 0, sizeof id);
+  int rc = al_plat_random(id, sizeof id);
+  if (rc) return rc;
   for (size_t i = 0; i < sizeof id; i++) snprintf(e->env_id + 2 * i, 3, "%02x", id[i]);
-  al_plat_ident(uv_os_getpid(), &e->self);
+  /* By this other processes tell whether the owner of our lanes still lives. */
+  return al_plat_ident(uv_os_getpid(), &e->self);
 }
 
 int
@@ -199,9 +254,8 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err) {
   e->opts = *opts;
   snprintf(e->package_dir, sizeof e->package_dir, "%s", opts->package_dir ? opts->package_dir : "");
   e->inbox_tail = &e->inbox;
-  fill_identity(e);
-  int rc = uv_mutex_init(&e->lock);
-  if (rc) goto no_mutex;
+  int rc = fill_identity(e);
+  if (rc || (rc = uv_mutex_init(&e->lock))) goto no_mutex;
   if ((rc = uv_cond_init(&e->ended_cond))) goto no_cond;
   if ((rc = uv_loop_init(&e->loop))) goto no_loop;
   e->wake.data = e;
@@ -223,40 +277,39 @@ no_mutex:
   return al_err_set(err, rc, "the engine's thread could not be started: %s", uv_strerror(rc));
 }
 
-static void
-append(al_engine_t *e, al_request_t *r) {
+int
+al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params) {
+  al_request_t *r = params ? al_calloc(1, sizeof *r) : NULL;
+  al_answer_t *a = r ? al_calloc(1, sizeof *a) : NULL;
+  if (!a) {
+    al_free(r);
+    al_val_free(params);
+    return -ENOMEM;
+  }
+  r->id = a->event.id = id;
+  r->params = params;
+  snprintf(r->op, sizeof r->op, "%s", op);
   uv_mutex_lock(&e->lock);
+  a->next = e->answers;
+  e->answers = a;
   *e->inbox_tail = r;
   e->inbox_tail = &r->next;
   uv_async_send(&e->wake);
   uv_mutex_unlock(&e->lock);
-}
-
-void
-al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params) {
-  al_request_t *r = al_calloc(1, sizeof *r);
-  if (!r || !params) {
-    al_err_t err = { 0 };
-    al_err_set(&err, -ENOMEM, "%s: out of memory", op);
-    al_free(r);
-    al_val_free(params);
-    al_engine_fail(e, id, &err);
-    return;
-  }
-  r->id = id;
-  r->params = params;
-  snprintf(r->op, sizeof r->op, "%s", *op ? op : "?");
-  append(e, r);
+  return 0;
 }
 
 void
 al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n) {
-  al_request_t *r = al_calloc(1, sizeof *r);
-  if (!r) return; /* the stream stays stalled: bounded, and cancel still works */
-  r->id = id;
-  r->sub = sub;
-  r->taken = n;
-  append(e, r);
+  if (sub != 1 && sub != 2) return;
+  uv_mutex_lock(&e->lock);
+  al_answer_t *a = e->answers;
+  while (a && a->event.id != id) a = a->next;
+  if (a) {
+    a->taken[sub - 1] += n;
+    uv_async_send(&e->wake);
+  }
+  uv_mutex_unlock(&e->lock);
 }
 
 int

@@ -17,10 +17,16 @@ typedef struct al_request_s {
   uint32_t id;
   char op[24];
   al_val_t *params; /* owned */
-  int sub;          /* for the internal "taken" note */
-  size_t taken;
   struct al_request_s *next;
 } al_request_t;
+
+/* What an open request will be answered with, and how much of its output the receiver has consumed: allocated with the
+ * request, so that neither needs memory later. */
+typedef struct al_answer_s {
+  al_event_t event; /* first: it is given away */
+  size_t taken[2];  /* of sub 1 and 2, not told yet */
+  struct al_answer_s *next;
+} al_answer_t;
 
 /* One limactl; lanes keep a pointer to it, so it lives as long as its site. */
 typedef struct al_driver_s {
@@ -50,9 +56,10 @@ struct al_engine_s {
   uv_thread_t thread;
   uv_loop_t loop;
   uv_async_t wake;
-  uv_mutex_t lock;      /* guards inbox, stopping, muted, ended */
+  uv_mutex_t lock;      /* guards inbox, answers, stopping, muted, ended */
   uv_cond_t ended_cond;
   al_request_t *inbox, **inbox_tail;
+  al_answer_t *answers; /* of the open requests, one each */
   bool stopping, muted, ended, orphaned;
   int lanes_left;
   /* loop thread only */
@@ -68,7 +75,11 @@ void
 al_engine_done(al_engine_t *e, uint32_t id, al_val_t *value);
 void
 al_engine_fail(al_engine_t *e, uint32_t id, const al_err_t *err);
+/* `value` is a map or list that was built with the result `rc`: DONE, or NO_MEMORY when it is not whole. Taken. */
 void
+al_engine_answer(al_engine_t *e, uint32_t id, const char *op, al_val_t *value, int rc);
+/* Any other event. 0, or -ENOMEM when it is lost. `value` is taken. */
+int
 al_engine_emit(al_engine_t *e, al_event_type_t type, uint32_t id, int sub, al_val_t *value);
 /* Call when a lane or an outside request has ended: lets a stopping engine go on. */
 void
@@ -83,7 +94,7 @@ al_site_lima(al_site_t *s, const al_val_t *params, al_driver_t **out, al_err_t *
 void
 al_site_close_all(al_engine_t *e); /* ends with al_engine_check_end when none is left */
 
-/* Handlers of one request each; they answer it. In lane_create.c, lane_calls.c, admin.c, reaper.c. */
+/* Handlers of one request each; they answer it. In lane_create.c, lane_exec.c, lane_calls.c, admin.c, reaper.c. */
 void
 al_do_create(al_engine_t *e, al_request_t *r);
 void

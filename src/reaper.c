@@ -21,6 +21,7 @@ typedef struct reap_s {
   size_t count, at;
   al_err_t err;
   al_val_t *reaped, *kept; /* NULL for the silent sweep */
+  int report;              /* -ENOMEM: they are not whole */
   uint32_t id;
   void (*cb)(void *data);
   void *data;
@@ -46,14 +47,15 @@ verdict(const reap_t *r, const al_lane_row_t *row, const char **why) {
 }
 
 static void
-note(al_val_t *list, const char *name, const char *reason, int ok, const char *message) {
-  al_val_t *v = list ? al_val_map() : NULL;
-  if (!v) return;
+note(reap_t *r, al_val_t *list, const char *name, const char *reason, int ok, const char *message) {
+  if (!list) return;
+  al_val_t *v = al_val_map();
   int rc = al_val_set(v, "name", al_val_text(name)) | al_val_set(v, "reason", al_val_text(reason));
   if (ok >= 0) rc |= al_val_set(v, "ok", al_val_bool(ok));
   if (message && *message) rc |= al_val_set(v, "message", al_val_text(message));
   if (rc) al_val_free(v);
-  else al_val_add(list, v);
+  else rc = al_val_add(list, v);
+  if (rc) r->report = rc;
 }
 
 static void
@@ -68,11 +70,8 @@ reap_end(reap_t *r) {
     al_engine_fail(e, r->id, &r->err);
   } else {
     al_val_t *v = al_val_map();
-    if (v) {
-      al_val_set(v, "reaped", r->reaped);
-      al_val_set(v, "kept", r->kept);
-    }
-    al_engine_done(e, r->id, v);
+    int rc = al_val_set(v, "reaped", r->reaped) | al_val_set(v, "kept", r->kept);
+    al_engine_answer(e, r->id, "reap", v, rc | r->report);
   }
   al_free(r->victims);
   al_free(r);
@@ -92,7 +91,7 @@ static void
 destroyed(void *data, int status, const al_err_t *err) {
   reap_t *r = data;
   const victim_t *v = &r->victims[r->at];
-  note(r->reaped, v->row.name, v->reason, status == 0, status ? err->msg : NULL);
+  note(r, r->reaped, v->row.name, v->reason, status == 0, status ? err->msg : NULL);
   al_registry_move(&r->site->registry, v->row.id, AL_LANE_CLOSING, status ? AL_LANE_STUCK : AL_LANE_CLOSED,
     status ? err->msg : v->reason, row_written, r);
 }
@@ -106,7 +105,7 @@ claimed(void *data, int status, const al_err_t *err) {
     return;
   }
   if (status < 0) {
-    note(r->reaped, v->row.name, v->reason, 0, err->msg);
+    note(r, r->reaped, v->row.name, v->reason, 0, err->msg);
     row_written(r, 0, NULL);
     return;
   }
@@ -121,7 +120,7 @@ next_victim(reap_t *r) {
   }
   const victim_t *v = &r->victims[r->at];
   if (r->dry) {
-    note(r->reaped, v->row.name, v->reason, -1, NULL);
+    note(r, r->reaped, v->row.name, v->reason, -1, NULL);
     r->at++;
     next_victim(r);
     return;
@@ -131,7 +130,7 @@ next_victim(reap_t *r) {
     al_err_t why = { 0 };
     al_err_set(&why, AL_ELANE_CLOSED, "the lane was reaped: %s", v->reason);
     al_lane_event(own, AL_LANE_ON_CLOSE, &why, v->reason);
-    note(r->reaped, v->row.name, v->reason, 1, NULL);
+    note(r, r->reaped, v->row.name, v->reason, 1, NULL);
     r->at++;
     next_victim(r);
     return;
@@ -148,7 +147,7 @@ listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, s
   for (size_t i = 0; i < count && !r->err.code; i++) {
     const char *why = NULL, *reason = verdict(r, &rows[i], &why);
     if (!reason) {
-      note(r->kept, rows[i].name, why, -1, NULL);
+      note(r, r->kept, rows[i].name, why, -1, NULL);
       continue;
     }
     r->victims[r->count].row = rows[i];
