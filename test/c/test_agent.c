@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lane agent as a local process: handshake, commands, their pipes, ends and flow control. */
-#include "agent_peer.h"
+#include "agent_host.h"
 
 static void
 test_hello_right_secret_is_proven(void **state) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lane agent's terminals as a local process: size, controlling terminal, end of input, tail, hangup. */
-#include "agent_peer.h"
+#include "agent_host.h"
 
 static uint32_t
 tty_exec(peer_t *p, const char *script, uint16_t rows, uint16_t cols) {

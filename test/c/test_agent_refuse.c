@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lane agent and what it must refuse: files that are not plain, and every way in which a host can break the
  * protocol. */
-#include "agent_peer.h"
+#include "agent_host.h"
 
 static void
 test_read_regular_file_comes_whole(void **state) {

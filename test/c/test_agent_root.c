@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lane agent as root, as in a guest: users, cgroups, CONFIG and the end. Runs in namespaces of its own; skipped
  * without root. */
-#include "agent_peer.h"
+#include "agent_host.h"
 #include <dirent.h>
 #include <sched.h>
 #include <sys/mount.h>

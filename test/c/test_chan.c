@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the channel against a scripted peer: the proof, every violation, what is dropped. */
-#include "peer_test.h"
+#include "chan_peer.h"
 
 static void
 test_chan_nothing_but_hello_before_the_proof(void **state) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the channel against a scripted peer: its end in every way, numbers, memory running out, random frames. */
-#include "peer_test.h"
+#include "chan_peer.h"
 
 static void
 on_dead_pong(void *data, int status, uint64_t ns) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the channel against a scripted peer: pacing, credits, liveness, configuration. */
-#include "peer_test.h"
+#include "chan_peer.h"
 
 static void
 test_chan_sends_no_more_than_pacing_allows(void **state) {

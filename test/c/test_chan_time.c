@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Channel and time: silence, standstill of the guest and of this process, CANCEL, the guest's clock. */
-#include "peer_test.h"
+#include "chan_peer.h"
 
 /* Stops this whole process for `ms`, as Ctrl-Z or a debugger does. */
 static void

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of copying out, against the real lane agent on this machine: roots, links, refusals, cancelling. */
-#include "peer_test.h"
+#include "chan_peer.h"
 #include "xfer_test.h"
 
 static void

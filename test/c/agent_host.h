@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A scripted host for the lane agent: starts it over a socketpair, speaks the real codec, keeps credits and pacing. */
-#ifndef AGENT_PEER_H
-#define AGENT_PEER_H
+#ifndef AL_AGENT_HOST_H
+#define AL_AGENT_HOST_H
 
 #include "al_test.h"
 #include "frame.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the tests of the channel: a scripted peer in the agent's place, and one user of a stream. */
-#ifndef AL_PEER_TEST_H
-#define AL_PEER_TEST_H
+/* A scripted agent for the tests of the channel, and one user of a stream. */
+#ifndef AL_CHAN_PEER_H
+#define AL_CHAN_PEER_H
 
 #include "chan_test.h"
 #include "sha256.h"
