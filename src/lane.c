@@ -50,10 +50,8 @@ al_lane_next(int state, int event) {
 
 #define TEXT(name, text) text,
 static const char *const state_names[] = { AL_LANE_STATE_MAP(TEXT) };
-static const char *const event_names[] = { AL_LANE_EVENT_MAP(TEXT) };
 #undef TEXT
 _Static_assert(sizeof state_names / sizeof *state_names == AL_LANE_STATES, "one name per state");
-_Static_assert(sizeof event_names / sizeof *event_names == AL_LANE_EVENTS, "one name per event");
 
 const char *
 al_lane_state_name(int state) {
@@ -65,9 +63,4 @@ al_lane_state_from_name(const char *name) {
   for (int i = 0; name && i < AL_LANE_STATES; i++)
     if (strcmp(state_names[i], name) == 0) return i;
   return -1;
-}
-
-const char *
-al_lane_event_name(int event) {
-  return event >= 0 && event < AL_LANE_EVENTS ? event_names[event] : "?";
 }

@@ -16,28 +16,34 @@
   X(STUCK, "stuck")           /* destroy could not prove the end; the sweep tries again */ \
   X(CLOSED, "closed")         /* proven gone; the row is history */
 
-#define AL_LANE_EVENT_MAP(X) \
-  X(START, "start") X(CREATED, "created") X(BANNER, "banner") X(PROVEN, "proven") X(FAIL, "fail") X(CLOSE, "close") \
-  X(EXPIRE, "expire") X(LOST, "lost") X(DESTROYED, "destroyed") X(UNPROVEN, "unproven")
-
-#define AL_LANE_ACTION_MAP(X) \
-  X(NONE, "none") X(CREATE, "create") X(BOOT, "boot") X(CONNECT, "connect") X(ANNOUNCE, "announce") X(DESTROY, "destroy") \
-  X(FINISH, "finish") X(REPORT, "report") X(REFUSE, "refuse")
-
 enum { /* AL_LANE_READY … */
 #define AL_LANE_ENUM(name, text) AL_LANE_##name,
   AL_LANE_STATE_MAP(AL_LANE_ENUM) AL_LANE_STATES
 #undef AL_LANE_ENUM
 };
-enum { /* AL_LANE_ON_CLOSE … */
-#define AL_LANE_ENUM(name, text) AL_LANE_ON_##name,
-  AL_LANE_EVENT_MAP(AL_LANE_ENUM) AL_LANE_EVENTS
-#undef AL_LANE_ENUM
+enum {
+  AL_LANE_ON_START,
+  AL_LANE_ON_CREATED,
+  AL_LANE_ON_BANNER,
+  AL_LANE_ON_PROVEN,
+  AL_LANE_ON_FAIL,
+  AL_LANE_ON_CLOSE,
+  AL_LANE_ON_EXPIRE,
+  AL_LANE_ON_LOST,
+  AL_LANE_ON_DESTROYED,
+  AL_LANE_ON_UNPROVEN,
+  AL_LANE_EVENTS
 };
-enum { /* AL_LANE_DO_DESTROY … */
-#define AL_LANE_ENUM(name, text) AL_LANE_DO_##name,
-  AL_LANE_ACTION_MAP(AL_LANE_ENUM) AL_LANE_ACTIONS
-#undef AL_LANE_ENUM
+enum {
+  AL_LANE_DO_NONE,
+  AL_LANE_DO_CREATE,
+  AL_LANE_DO_BOOT,
+  AL_LANE_DO_CONNECT,
+  AL_LANE_DO_ANNOUNCE,
+  AL_LANE_DO_DESTROY,
+  AL_LANE_DO_FINISH,
+  AL_LANE_DO_REPORT,
+  AL_LANE_DO_REFUSE
 };
 
 typedef struct al_lane_next_s {
@@ -50,7 +56,5 @@ const char *
 al_lane_state_name(int state);
 int
 al_lane_state_from_name(const char *name); /* -1 */
-const char *
-al_lane_event_name(int event);
 
 #endif

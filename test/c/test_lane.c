@@ -44,7 +44,7 @@ test_lane_every_state_and_event_as_designed(void **unused) {
     for (int e = 0; e < AL_LANE_EVENTS; e++) {
       al_lane_next_t got = al_lane_next(s, e), want = expected(s, e);
       if (got.state != want.state || got.action != want.action)
-        fail_msg("%s on %s: state %s action %d, wanted %s %d", al_lane_state_name(s), al_lane_event_name(e),
+        fail_msg("%s on event %d: state %s action %d, wanted %s %d", al_lane_state_name(s), e,
           al_lane_state_name(got.state), got.action, al_lane_state_name(want.state), want.action);
     }
 }
@@ -66,7 +66,7 @@ test_lane_names_round_trip(void **unused) {
   assert_int_equal(al_lane_state_from_name("nonsense"), -1);
   assert_int_equal(al_lane_state_from_name(NULL), -1);
   assert_string_equal(al_lane_state_name(-1), "?");
-  assert_string_equal(al_lane_event_name(AL_LANE_EVENTS), "?");
+  assert_string_equal(al_lane_state_name(AL_LANE_STATES), "?");
 }
 
 int
