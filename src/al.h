@@ -59,6 +59,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  *               -> {exitCode, signal, stdout bytes, stderr bytes, stdoutDropped, stderrDropped, spawnNs}
  * write         exec (id of the exec request), data bytes, end?   -> {queued}
  * signal        exec, signal, tree?                                -> null
+ * resize        exec, rows, columns                                -> null; exec takes these too, with tty: true
  * cancel        exec, code?, message?                              -> null; the exec request itself fails with that error
  * copyIn        lane, hostPath, guestPath                          -> {bytes, files}
  * copyOut       lane, guestPath, hostPath, root?, maxBytes          -> {bytes}

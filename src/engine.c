@@ -21,6 +21,7 @@ static const struct {
   { "exec", al_do_exec },
   { "write", al_do_write },
   { "signal", al_do_signal },
+  { "resize", al_do_resize },
   { "cancel", al_do_cancel },
   { "copyIn", al_do_copy_in },
   { "copyOut", al_do_copy_out },

@@ -104,6 +104,8 @@ al_do_write(al_engine_t *e, al_request_t *r);
 void
 al_do_signal(al_engine_t *e, al_request_t *r);
 void
+al_do_resize(al_engine_t *e, al_request_t *r);
+void
 al_do_cancel(al_engine_t *e, al_request_t *r);
 void
 al_do_copy_in(al_engine_t *e, al_request_t *r);

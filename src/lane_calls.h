@@ -36,4 +36,8 @@ al_op_free(al_op_t *op);
 void
 al_op_fail(al_engine_t *e, uint32_t id, al_err_t *err, const char *lane);
 
+/* lane_tty.c: whether an exec wants a terminal, and of what size. */
+int
+al_tty_read(const al_val_t *params, al_exec_req_t *req, al_err_t *err);
+
 #endif

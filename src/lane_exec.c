@@ -138,6 +138,7 @@ read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
   c->opts.req = (al_exec_req_t) {
     .argv = c->argv, .env = c->env, .cwd = cwd, .user = sudo ? "root" : "agent", .with_stdin = input || open
   };
+  if ((rc = al_tty_read(p, &c->opts.req, err))) return rc;
   c->opts.lines = strcmp(mode, "lines") == 0;
   c->opts.stream = strcmp(mode, "stream") == 0;
   if (!c->opts.lines && !c->opts.stream && strcmp(mode, "whole"))
