@@ -54,6 +54,8 @@ export const CORE_ERROR_CODES = [
   "IO_ERROR",
   "NO_MEMORY",
   "WARDEN_REFUSED",
+  "TIMEOUT",
+  "LIMIT_UNENFORCEABLE",
   "INTERNAL",
 ] as const;
 

@@ -112,6 +112,10 @@
     "Free memory on the host and try again.") \
   X(WARDEN_REFUSED, -20051, "The warden found an argument for QEMU that is not on its list, and did not start it.", \
     "Lima started QEMU with something a lane must not have; see the message.") \
+  X(TIMEOUT, -20053, "A command was not done within its timeoutMs, and was ended.", \
+    "Raise timeoutMs, or look at the end of its output (stdout and stderr of the error) for what it waited for.") \
+  X(LIMIT_UNENFORCEABLE, -20054, "The guest cannot enforce a limit that was asked for.", \
+    "Use an image whose kernel has the cgroup v2 controllers cpu, memory and pids, or run without that limit.") \
   X(INTERNAL, -20052, "Something happened that cannot happen.", \
     "This is a bug in Agent Lane; please report it with the message.")
 

@@ -2,29 +2,43 @@
 /* The calls exec, write and signal: the options of a command, its output on the way to JavaScript, its result. */
 #include "lane_calls.h"
 #include "mem.h"
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+/* Output that is lost must not look like output that never was: the command fails. */
 static void
-on_lines(al_exec_t *x, void *data, const uint8_t *p, size_t n) {
-  al_op_t *op = data;
+give_up(al_op_t *op, const char *what) {
+  al_err_t why = { 0 };
+  al_err_set(&why, -ENOMEM, "exec: out of memory for %s", what);
+  al_exec_cancel(op->exec, &why);
+}
+
+static void
+hand_on(al_op_t *op, al_event_type_t type, int sub, const uint8_t *p, size_t n) {
+  al_val_t *bytes = al_val_bytes(p, n);
+  if (!bytes || al_engine_emit(op->lane->engine, type, op->id, sub, bytes)) give_up(op, "the command's output");
+}
+
+static void
+on_lines(al_exec_t *x, void *data, int sub, const uint8_t *p, size_t n) {
   (void) x;
-  al_engine_emit(op->lane->engine, AL_EVENT_LINES, op->id, AL_SUB_STDOUT, al_val_bytes(p, n));
+  hand_on(data, AL_EVENT_LINES, sub, p, n);
 }
 
 static void
 on_bytes(al_exec_t *x, void *data, int sub, const uint8_t *p, size_t n) {
-  al_op_t *op = data;
   (void) x;
-  al_engine_emit(op->lane->engine, AL_EVENT_BYTES, op->id, sub, al_val_bytes(p, n));
+  hand_on(data, AL_EVENT_BYTES, sub, p, n);
 }
 
 static void
 on_drain(al_exec_t *x, void *data) {
   al_op_t *op = data;
   (void) x;
-  al_engine_emit(op->lane->engine, AL_EVENT_DRAIN, op->id, 0, NULL);
+  /* Whoever writes its input waits for this. */
+  if (al_engine_emit(op->lane->engine, AL_EVENT_DRAIN, op->id, 0, NULL)) give_up(op, "its input");
 }
 
 static al_val_t *
@@ -56,6 +70,10 @@ on_done(al_exec_t *x, void *data, al_exec_result_t *result, const al_err_t *err)
   al_err_t why = *err;
   al_val_t *v = why.code ? NULL : exec_value(result);
   if (!why.code && !v) al_err_set(&why, -ENOMEM, "exec: out of memory for the result");
+  if (why.code) {
+    al_free(result->out);
+    al_free(result->errs);
+  }
   if (v) al_engine_done(e, op->id, v);
   else al_op_fail(e, op->id, &why, op->lane->spec.name);
   al_op_free(op);
@@ -184,15 +202,18 @@ al_do_write(al_engine_t *e, al_request_t *r) {
   int rc = al_val_get_bool(r->params, "end", false, &end, &err);
   if (!rc && op->kind != AL_OP_EXEC) rc = al_err_set(&err, AL_EBAD_OPTION, "write: a copy takes no input");
   if (!rc && data && !is_input(data)) rc = al_err_set(&err, AL_EBAD_OPTION, "data must be text or bytes");
+  /* Before the bytes are queued: after that it must not fail. */
+  al_val_t *v = rc ? NULL : al_val_map(), *count = rc ? NULL : al_val_int(0);
+  if (!rc && al_val_set(v, "queued", count)) rc = al_err_set(&err, -ENOMEM, "write: out of memory");
   if (!rc && data && (queued = al_exec_write(op->exec, data->text, data->len)) < 0)
     rc = al_err_set(&err, (int) queued, "write: the command's input could not be queued");
   if (rc) {
+    al_val_free(v);
     al_op_fail(e, r->id, &err, op->lane->spec.name);
     return;
   }
   if (end) al_exec_end(op->exec);
-  al_val_t *v = al_val_map();
-  if (v) al_val_set(v, "queued", al_val_int(queued));
+  count->i = queued;
   al_engine_done(e, r->id, v);
 }
 

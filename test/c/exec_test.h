@@ -13,7 +13,7 @@ typedef struct run_s {
   al_exec_result_t result;
   al_err_t err;
   char *lines; /* everything on_lines got */
-  size_t lines_len, batches, untaken;
+  size_t lines_len, batches, untaken, err_lines_len;
   size_t bytes[3];
   bool hold;   /* do not take */
   bool cancel_in_line;
@@ -21,9 +21,14 @@ typedef struct run_s {
 } run_t;
 
 static inline void
-on_lines(al_exec_t *e, void *data, const uint8_t *p, size_t n) {
+on_lines(al_exec_t *e, void *data, int sub, const uint8_t *p, size_t n) {
   run_t *u = data;
   assert_false(u->done);
+  if (sub == AL_SUB_STDERR) {
+    u->err_lines_len += n;
+    al_exec_taken(e, sub, n);
+    return;
+  }
   assert_int_equal(p[n - 1], '\n');
   u->lines = realloc(u->lines, u->lines_len + n + 1);
   memcpy(u->lines + u->lines_len, p, n);

@@ -32,7 +32,8 @@ test_exec_what_cannot_start_says_why(void **state) {
   rig_wait(&r, &u.done, 5000);
   assert_int_equal(u.err.code, AL_EEXEC_FAILED);
   assert_non_null(strstr(u.err.msg, "No such file"));
-  assert_null(u.result.out);
+  assert_int_equal(u.result.exit_code, -1);
+  assert_string_equal(u.result.out, "");
   clear(&u);
   start(&r, &u, "true", (al_exec_opts_t){ .req.cwd = "/no/such/place" });
   rig_wait(&r, &u.done, 5000);
