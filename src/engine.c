@@ -108,12 +108,18 @@ al_engine_done(al_engine_t *e, uint32_t id, al_val_t *value) {
 }
 
 void
-al_engine_fail(al_engine_t *e, uint32_t id, const al_err_t *err) {
+al_engine_fail_with(al_engine_t *e, uint32_t id, const al_err_t *err, al_val_t *value) {
   al_event_t *ev = take_answer(e, id);
   ev->type = AL_EVENT_ERROR;
   ev->err = *err;
+  ev->value = value;
   if (!ev->err.code) al_err_set(&ev->err, AL_EINTERNAL, "the operation failed without saying why");
   send_event(e, ev);
+}
+
+void
+al_engine_fail(al_engine_t *e, uint32_t id, const al_err_t *err) {
+  al_engine_fail_with(e, id, err, NULL);
 }
 
 void

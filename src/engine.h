@@ -45,6 +45,8 @@ struct al_site_s {
   al_worker_t *store; /* hashing and importing images: seconds, which no lane's end should wait for */
   al_driver_t *drivers;
   int closing;      /* handles still to close */
+  bool sweeping;    /* for those who wait for a place; swept_ms: when that began, monotonic */
+  uint64_t swept_ms;
   al_site_t *next;
 };
 
@@ -75,6 +77,8 @@ void
 al_engine_done(al_engine_t *e, uint32_t id, al_val_t *value);
 void
 al_engine_fail(al_engine_t *e, uint32_t id, const al_err_t *err);
+void
+al_engine_fail_with(al_engine_t *e, uint32_t id, const al_err_t *err, al_val_t *value); /* what there is beside the error */
 /* `value` is a map or list that was built with the result `rc`: DONE, or NO_MEMORY when it is not whole. Taken. */
 void
 al_engine_answer(al_engine_t *e, uint32_t id, const char *op, al_val_t *value, int rc);

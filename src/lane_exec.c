@@ -54,6 +54,8 @@ exec_value(al_exec_result_t *r) {
   rc |= al_val_set(v, "stderr", al_val_bytes_take(r->errs, r->errs_len));
   rc |= al_val_set(v, "stdoutDropped", al_val_int((int64_t) r->out_dropped));
   rc |= al_val_set(v, "stderrDropped", al_val_int((int64_t) r->errs_dropped));
+  rc |= al_val_set(v, "cutLines", al_val_int((int64_t) (r->out_cuts + r->errs_cuts)));
+  rc |= al_val_set(v, "oom", al_val_bool(r->oom));
   rc |= al_val_set(v, "spawnNs", al_val_int((int64_t) r->spawn_ns));
   if (rc) {
     al_val_free(v);
@@ -68,14 +70,11 @@ on_done(al_exec_t *x, void *data, al_exec_result_t *result, const al_err_t *err)
   al_engine_t *e = op->lane->engine;
   (void) x;
   al_err_t why = *err;
-  al_val_t *v = why.code ? NULL : exec_value(result);
+  al_val_t *v = exec_value(result);
   if (!why.code && !v) al_err_set(&why, -ENOMEM, "exec: out of memory for the result");
-  if (why.code) {
-    al_free(result->out);
-    al_free(result->errs);
-  }
-  if (v) al_engine_done(e, op->id, v);
-  else al_op_fail(e, op->id, &why, op->lane->spec.name);
+  if (!why.lane[0]) snprintf(why.lane, sizeof why.lane, "%s", op->lane->spec.name);
+  if (why.code) al_engine_fail_with(e, op->id, &why, v); /* with what had come until then */
+  else al_engine_done(e, op->id, v);
   al_op_free(op);
 }
 
@@ -129,6 +128,45 @@ typedef struct exec_call_s {
   al_exec_opts_t opts;
 } exec_call_t;
 
+#define GRACE_MOST_MS 3600000
+#define TIMEOUT_MOST_MS 2147483647
+#define MEMORY_LEAST (1 << 20)
+#define MEMORY_MOST (1ll << 50)
+#define PROCESSES_MOST 4194304
+
+/* For a request a grace of 0 is no grace; for al_exec_req_t it is the default. */
+static int
+read_grace(const al_val_t *p, const char *key, int *out, al_err_t *err) {
+  int64_t ms;
+  int rc = al_val_get_int(p, key, AL_GRACE_DEFAULT_MS, 0, GRACE_MOST_MS, &ms, err);
+  if (!rc) *out = ms ? (int) ms : -1;
+  return rc;
+}
+
+/* Into opts whose req is set: time, memory on this side, and what the guest enforces. */
+static int
+read_bounds(const al_val_t *p, al_exec_opts_t *o, al_err_t *err) {
+  int64_t timeout, output, processes, memory;
+  double cpus;
+  bool daemons;
+  int rc = al_val_get_int(p, "timeoutMs", 0, 1, TIMEOUT_MOST_MS, &timeout, err);
+  if (!rc) rc = read_grace(p, "killGraceMs", &o->req.kill_ms, err);
+  if (!rc) rc = read_grace(p, "holdGraceMs", &o->req.hold_ms, err);
+  if (!rc) rc = al_val_get_bool(p, "leaveDaemons", true, &daemons, err);
+  if (!rc) rc = al_val_get_int(p, "maxOutputBytes", AL_OUTPUT_MAX, 1, AL_OUTPUT_MOST, &output, err);
+  if (!rc) rc = al_val_get_int(p, "maxProcesses", 0, 1, PROCESSES_MOST, &processes, err);
+  if (!rc) rc = al_val_get_int(p, "maxMemoryBytes", 0, MEMORY_LEAST, MEMORY_MOST, &memory, err);
+  if (!rc) rc = al_val_get_double(p, "maxCpus", 0, 0.01, 1024, &cpus, err);
+  if (rc) return rc;
+  o->timeout_ms = (uint64_t) timeout;
+  o->max_output = (size_t) output;
+  o->req.end_tree = !daemons;
+  o->req.max_processes = (uint32_t) processes;
+  o->req.max_memory = (uint64_t) memory;
+  o->req.max_cpu_milli = (uint32_t) (cpus * 1000 + 0.5);
+  return 0;
+}
+
 static int
 read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
   const char *command, *cwd, *mode;
@@ -156,7 +194,8 @@ read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
   c->opts.req = (al_exec_req_t) {
     .argv = c->argv, .env = c->env, .cwd = cwd, .user = sudo ? "root" : "agent", .with_stdin = input || open
   };
-  if ((rc = al_tty_read(p, &c->opts.req, err))) return rc;
+  if ((rc = al_tty_read(p, &c->opts.req, err)) || (rc = read_bounds(p, &c->opts, err))) return rc;
+  if ((rc = al_val_get_bool(p, "errLines", false, &c->opts.err_lines, err))) return rc;
   c->opts.lines = strcmp(mode, "lines") == 0;
   c->opts.stream = strcmp(mode, "stream") == 0;
   if (!c->opts.lines && !c->opts.stream && strcmp(mode, "whole"))
