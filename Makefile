@@ -39,6 +39,12 @@ $(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Itest/c -MMD -MP -MF $@.d -o $@ $< $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
 
+# the guest that has been taken over
+$(B)/hostile_agent: test/fixtures/hostile_agent.c src/frame.c src/sha256.c src/frame.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $(filter %.c,$^) $(LDFLAGS)
+$(B)/test_chan_hostile: $(B)/hostile_agent
+
 # The addon with a variant's flags, for scripts/sanitize and scripts/mutants; the one that is shipped comes from binding.gyp.
 ADDON_SRC := $(wildcard binding/*.cc)
 NODE_INCLUDE ?= $(firstword $(wildcard $(dir $(shell command -v node))../include/node /usr/include/node))
@@ -72,7 +78,7 @@ $(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h
 $(B)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(WARDEN_SRC) $(LDFLAGS)
-$(B)/test_warden: $(B)/warden
+$(B)/test_warden $(B)/test_warden_port: $(B)/warden
 
 # Guest agents: static, any Linux kernel of the last years. musl for our own architecture, Debian's cross compiler for arm64.
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)

@@ -35,6 +35,7 @@ typedef struct al_lane_spec_s {
   int64_t memory_mib, disk_gib;
   al_network_t network;
   al_accel_t accel;
+  bool port;                               /* the channel is a virtio port (QEMU), not a login shell */
   al_image_t image;
   char proof[65];                          /* 64 hex digits */
   al_ident_t owner;

@@ -152,8 +152,8 @@ al__lima_qemu_words(const al_lima_t *l, const al_lane_spec_t *spec, al_buf_t *ou
   snprintf(owner, sizeof owner, "%ld:%" PRIu64, (long) spec->owner.pid, spec->owner.start);
   snprintf(log, sizeof log, "%s/warden.log", spec->dir);
   const char *const words[] = {l->warden, "--agent-lane-policy", "1", "--qemu", l->qemu, "--network",
-    spec->network == AL_NETWORK_NONE ? "none" : "open", "--accel", accels[spec->accel], "--owner", owner, "--log", log,
-    "--"};
+    spec->network == AL_NETWORK_NONE ? "none" : "open", "--accel", accels[spec->accel], "--channel",
+    spec->port ? "port" : "shell", "--owner", owner, "--log", log, "--"};
   int rc = 0;
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) word(out, words[i], &rc);
   return rc;

@@ -9,9 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WORD_VERSION, WORD_QEMU, WORD_NETWORK, WORD_ACCEL, WORD_OWNER, WORD_LOG, WORDS };
+enum { WORD_VERSION, WORD_QEMU, WORD_NETWORK, WORD_ACCEL, WORD_CHANNEL, WORD_OWNER, WORD_LOG, WORDS };
 
-static const char *const words[WORDS] = {"--agent-lane-policy", "--qemu", "--network", "--accel", "--owner", "--log"};
+static const char *const words[WORDS] = {
+  "--agent-lane-policy", "--qemu", "--network", "--accel", "--channel", "--owner", "--log"};
 
 static int
 refuse(char *why, size_t cap, const char *what, const char *word) {
@@ -61,6 +62,9 @@ take(int word, char *value, al_warden_policy_t *out) {
     else if (strcmp(value, "hvf") == 0) out->accel = AL_WARDEN_HVF;
     else return "unknown --accel";
     return NULL;
+  case WORD_CHANNEL:
+    out->port = strcmp(value, "port") == 0;
+    return out->port || strcmp(value, "shell") == 0 ? NULL : "unknown --channel";
   case WORD_OWNER: return parse_owner(value, out) == 0 ? NULL : "--owner is not PID:START:";
   case WORD_LOG:
     out->log = value;

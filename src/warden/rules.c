@@ -231,6 +231,8 @@ int
 al_warden_check(const al_warden_policy_t *policy, int argc, char **argv, al_warden_vm_t *vm) {
   bool used[RULES] = {false};
   vm->argc = vm->sink_count = 0;
+  vm->port = policy->port;
+  vm->channel = (al_warden_channel_t) {.listen_fd = -1, .qemu_fd = -1, .monitor_fd = -1};
   vm->used = 0;
   if (argc % 2 != 0) return refuse(vm, "an option without a value at the end:", "", argv[argc - 1]);
   if (find_dir(vm, argc, argv) != 0 || al_warden_add(vm, "%s", policy->qemu) != 0) return -1;

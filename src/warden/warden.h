@@ -15,13 +15,15 @@
 #define AL_WARDEN_PATH_MAX 1024
 #define AL_WARDEN_SINKS 3           /* serial, PCI serial, virtio console */
 #define AL_WARDEN_SINK_MAX 524288u  /* a serial log file turns over at this size; one old file is kept */
+#define AL_WARDEN_SOCKET "lane.sock"  /* the channel's host end, in the instance directory */
+#define AL_WARDEN_PORT "agent-lane"   /* the port's name in the guest: image/lane-init looks for it */
 #define AL_WARDEN_TERM_MS 10000     /* how long QEMU may take to follow a TERM before it is killed */
 
 typedef enum { AL_WARDEN_TCG, AL_WARDEN_KVM, AL_WARDEN_HVF } al_warden_accel_t;
 
 typedef struct al_warden_policy_s {
   char *qemu, *log; /* absolute paths; borrowed from argv */
-  bool network_open;
+  bool network_open, port;
   al_warden_accel_t accel;
   pid_t owner;
   uint64_t owner_start; /* in the unit of al_ident_t */
@@ -34,6 +36,13 @@ typedef struct al_warden_sink_s {
   uint32_t size;
 } al_warden_sink_t;
 
+/* The channel's port. Descriptors are -1 where there is none. */
+typedef struct al_warden_channel_s {
+  int listen_fd, qemu_fd, monitor_fd; /* the first two are QEMU's */
+  size_t len;
+  char line[1024]; /* of the monitor */
+} al_warden_channel_t;
+
 /* A checked VM start. Everything lives in this one block. */
 typedef struct al_warden_vm_s {
   char dir[AL_WARDEN_PATH_MAX]; /* instance directory */
@@ -44,6 +53,8 @@ typedef struct al_warden_vm_s {
   size_t used;
   al_warden_sink_t sinks[AL_WARDEN_SINKS];
   int sink_count;
+  bool port; /* the channel is a port, not a login shell */
+  al_warden_channel_t channel;
   char why[512]; /* the sentence of a refusal */
 } al_warden_vm_t;
 
@@ -82,6 +93,15 @@ void
 al_warden_log_argv(int fd, const al_warden_vm_t *vm, pid_t qemu);
 void
 al_warden_sink_pump(al_warden_sink_t *sink); /* moves what is there; closes the pipe at its end */
+
+/* channel.c: makes the socket and adds the devices; -1 with vm->why. */
+int
+al_warden_channel_open(al_warden_vm_t *vm);
+void
+al_warden_channel_started(al_warden_channel_t *channel);
+/* Reads what the monitor says; true when the guest has closed the port. */
+bool
+al_warden_channel_pump(al_warden_channel_t *channel);
 
 /* watch_linux.c, watch_darwin.c: what differs. */
 /* Closes what Lima may have left open beyond the three standard streams: none of it is QEMU's to have. */

@@ -32,7 +32,9 @@ al_warden_extra(al_warden_vm_t *vm) {
   /* QEMU has no seccomp here, and /dev/fd cannot be opened again for writing, so the serial logs stay QEMU's own
    * files. */
   vm->sink_count = 0;
-  return 0;
+  if (!vm->port) return 0;
+  snprintf(vm->why, sizeof vm->why, "a lane on this system has no port");
+  return -1;
 }
 
 static int

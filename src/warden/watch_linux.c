@@ -99,6 +99,7 @@ al_warden_extra(al_warden_vm_t *vm) {
       vm->argv[k] = at;
     }
   }
+  if (vm->port && al_warden_channel_open(vm) != 0) return -1;
   if (al_warden_add(vm, "-sandbox") != 0) return -1;
   return al_warden_add(vm, "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
 }
@@ -142,18 +143,19 @@ take_signal(watch_t *w) {
 /* One turn. True while QEMU lives. */
 static bool
 wait_once(watch_t *w, al_warden_vm_t *vm) {
-  struct pollfd p[4 + AL_WARDEN_SINKS] = {{w->qemu, POLLIN, 0}, {w->owner, POLLIN, 0}, {w->hostagent, POLLIN, 0},
-    {w->signals, POLLIN, 0}};
-  for (int i = 0; i < vm->sink_count; i++) p[4 + i] = (struct pollfd) {vm->sinks[i].read_fd, POLLIN, 0};
+  struct pollfd p[5 + AL_WARDEN_SINKS] = {{w->qemu, POLLIN, 0}, {w->owner, POLLIN, 0}, {w->hostagent, POLLIN, 0},
+    {w->signals, POLLIN, 0}, {vm->channel.monitor_fd, POLLIN, 0}};
+  for (int i = 0; i < vm->sink_count; i++) p[5 + i] = (struct pollfd) {vm->sinks[i].read_fd, POLLIN, 0};
   int timeout = -1;
   if (w->kill_at != 0) timeout = w->kill_at > now_ms() ? (int) (w->kill_at - now_ms()) : 0;
-  int n = poll(p, 4 + (nfds_t) vm->sink_count, timeout);
+  int n = poll(p, 5 + (nfds_t) vm->sink_count, timeout);
   if (n < 0 && errno == EINTR) return true;
   if (n > 0 && p[0].revents != 0) return false;
   const char *gone = NULL;
   if (n < 0) gone = "poll failed";
   else if (p[1].revents != 0) gone = "the owner is gone";
   else if (p[2].revents != 0) gone = "the hostagent is gone";
+  else if (p[4].revents != 0 && al_warden_channel_pump(&vm->channel)) gone = "the guest closed the channel's port";
   else if (n == 0) gone = "QEMU did not stop when asked";
   if (gone != NULL) {
     w->reason = gone;
@@ -162,7 +164,7 @@ wait_once(watch_t *w, al_warden_vm_t *vm) {
   }
   if (p[3].revents != 0) take_signal(w);
   for (int i = 0; i < vm->sink_count; i++) {
-    if (p[4 + i].revents != 0) al_warden_sink_pump(&vm->sinks[i]);
+    if (p[5 + i].revents != 0) al_warden_sink_pump(&vm->sinks[i]);
   }
   return true;
 }
@@ -208,6 +210,7 @@ al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd) 
   if (w.qemu_pid == 0) become_qemu(vm, me, &before);
   if (w.qemu_pid < 0) return refuse(log_fd, "no process for QEMU");
   for (int i = 0; i < vm->sink_count; i++) close(vm->sinks[i].write_fd);
+  al_warden_channel_started(&vm->channel);
   al_warden_log_argv(log_fd, vm, w.qemu_pid);
   w.qemu = open_pidfd(w.qemu_pid);
   if (w.qemu < 0) {

@@ -63,9 +63,9 @@ test_warden_policy_must_be_whole(void **state) {
   } bad[] = {{2, "2", "policy version"}, {2, "", "policy version"}, {1, "--agent-lane", "unknown policy word"},
     {4, "qemu", "absolute"}, {4, "/nowhere/qemu", "not a program"}, {4, "/etc/passwd", "cannot be run"},
     {4, "/tmp", "not a program"}, {6, "closed", "--network"}, {6, "None", "--network"}, {8, "xen", "--accel"},
-    {10, "1:1", "--owner"}, {10, "77", "--owner"}, {10, "77:", "--owner"}, {10, "77:1x", "--owner"},
-    {10, "-5:1", "--owner"}, {10, " 77:1", "--owner"}, {12, "warden.log", "--log"}, {5, "--qemu", "given twice"},
-    {13, "-", "unknown policy word"}};
+    {10, "ssh", "--channel"}, {12, "1:1", "--owner"}, {12, "77", "--owner"}, {12, "77:", "--owner"},
+    {12, "77:1x", "--owner"}, {12, "-5:1", "--owner"}, {12, " 77:1", "--owner"}, {14, "warden.log", "--log"},
+    {5, "--qemu", "given twice"}, {15, "-", "unknown policy word"}};
   line_t l;
   (void) state;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -73,7 +73,7 @@ test_warden_policy_must_be_whole(void **state) {
     l.argv[bad[i].at] = bad[i].to;
     expect_refused(&l, bad[i].word, bad[i].to);
   }
-  for (int gone = 1; gone < 13; gone += 2) { /* each word is needed */
+  for (int gone = 1; gone < 15; gone += 2) { /* each word is needed */
     start_line(&l, "none", "kvm");
     memmove(&l.argv[gone], &l.argv[gone + 2], sizeof l.argv[0] * (size_t) (l.argc - gone - 1));
     expect_refused(&l, "missing policy word", l.text[gone]);

@@ -9,7 +9,7 @@
 #define NAME "agent-lane-0123abcd-0123abcd"
 #define ARGS_MAX 128
 
-static char dir[64], inst[128], warden[1024], qemu[128], logfile[160], owner_word[64];
+static char dir[64], inst[192], warden[1024], qemu[128], logfile[208], owner_word[64];
 static pid_t owner;
 
 /* ---- fixtures ---- */
@@ -63,32 +63,37 @@ teardown(void **state) {
 typedef struct line_s {
   const char *argv[ARGS_MAX];
   int argc, first; /* first: the first of Lima's words */
-  char text[ARGS_MAX][256];
+  char text[ARGS_MAX][400];
 } line_t;
 
 AL_TEST_FN void
 add(line_t *l, const char *word) {
   char *out = l->text[l->argc];
   const char *at = strstr(word, "DIR");
-  if (at) snprintf(out, 256, "%.*s%s%s", (int) (at - word), word, inst, at + 3);
-  else snprintf(out, 256, "%s", word);
+  if (at) snprintf(out, sizeof l->text[0], "%.*s%s%s", (int) (at - word), word, inst, at + 3);
+  else snprintf(out, sizeof l->text[0], "%s", word);
   at = strstr(out, "DIR"); /* at most two in one word */
   if (at) {
-    char rest[256];
+    char rest[400];
     snprintf(rest, sizeof rest, "%s", at + 3);
-    snprintf(out + (at - out), 256 - (size_t) (at - out), "%s%s", inst, rest);
+    snprintf(out + (at - out), sizeof l->text[0] - (size_t) (at - out), "%s%s", inst, rest);
   }
   l->argv[l->argc] = out;
   l->argv[++l->argc] = NULL;
 }
 
 AL_TEST_FN void
-policy(line_t *l, const char *network, const char *accel) {
+policy_for(line_t *l, const char *network, const char *accel, const char *channel) {
   const char *const words[] = {warden, "--agent-lane-policy", "1", "--qemu", qemu, "--network", network, "--accel",
-    accel, "--owner", owner_word, "--log", logfile, "--"};
+    accel, "--channel", channel, "--owner", owner_word, "--log", logfile, "--"};
   memset(l, 0, sizeof *l);
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) add(l, words[i]);
   l->first = l->argc;
+}
+
+AL_TEST_FN void
+policy(line_t *l, const char *network, const char *accel) {
+  policy_for(l, network, accel, "shell");
 }
 
 /* What Lima 2.2.0 passed on Linux with KVM, word for word. */
@@ -112,6 +117,12 @@ static const char *const lima[] = {"-m", "1024", "-cpu", "host", "-machine", "q3
 AL_TEST_FN void
 start_line(line_t *l, const char *network, const char *accel) {
   policy(l, network, accel);
+  for (size_t i = 0; i < LIMA; i++) add(l, lima[i]);
+}
+
+AL_TEST_FN void
+port_line(line_t *l) {
+  policy_for(l, "none", "tcg", "port");
   for (size_t i = 0; i < LIMA; i++) add(l, lima[i]);
 }
 
