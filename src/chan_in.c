@@ -113,14 +113,14 @@ on_data(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
 static void
 on_end(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   unsigned sub = f->flags;
-  if (sub == AL_SUB_STDIN && s->kind == AL_F_EXEC && s->with_stdin && !s->sub[sub].ended) {
+  if (sub == AL_SUB_STDIN && s->with_stdin && !s->sub[sub].ended) {
     /* The command has closed its stdin: nothing that waits for it is of use any more. */
     s->sub[sub].ended = s->deaf = true;
     s->drain_due = s->drain_armed;
     s->drain_armed = false;
     al_buf_deinit(&s->q);
     s->q_off = 0;
-  } else if (sub != AL_SUB_STDOUT && !(sub == AL_SUB_STDERR && s->kind == AL_F_EXEC)) {
+  } else if (sub > AL_SUB_STDERR || (sub == AL_SUB_STDIN && !s->with_stdin) || (sub == AL_SUB_STDERR && s->kind == AL_F_READ)) {
     violation(c, f, "the end of a sub-stream that a guest does not have");
   } else if (s->sub[sub].ended) {
     violation(c, f, "a second end");
@@ -279,7 +279,7 @@ al__chan_read_cb(uv_stream_t *in, ssize_t n, const uv_buf_t *buf) {
     char words[SAID_MAX + 16];
     const char *text = c->state == AL_CHAN_HELLO ? said(c, words) : "";
     if (n == UV_EOF) al__chan_fail(c, AL_ECHANNEL_CLOSED, "the channel to the guest ended%s", text);
-    else al__chan_fail(c, AL_ECHANNEL_CLOSED, "reading from the guest: %s", uv_strerror((int) n));
+    else al__chan_fail(c, AL_ECHANNEL_CLOSED, "reading from the guest: %s%s", uv_strerror((int) n), text);
     return;
   }
   c->rlen += (size_t) n;

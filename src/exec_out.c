@@ -4,6 +4,8 @@
 #include "mem.h"
 #include <errno.h>
 
+#define GIANT AL_WINDOW_DEFAULT /* a line from this length on is not copied once more */
+
 void
 al__out_init(al_exec_t *e, int sub, al_keep_t keep, size_t max) {
   al_out_t *o = &e->out[sub - 1];
@@ -41,27 +43,45 @@ tail_line(al_out_t *o, const uint8_t *line, size_t len) {
   return r < 0 ? r : al_tail_append(&o->tail, line, len);
 }
 
-static int
-on_line(void *data, const uint8_t *line, size_t len, bool cut) {
-  al_out_t *o = data;
-  (void) cut; /* a piece of an overlong line is a line for the receiver; al_lines_t counts them */
-  int r = al_buf_append(&o->batch, line, len);
-  if (r == 0) r = al_buf_append(&o->batch, "\n", 1);
-  return r < 0 ? r : tail_line(o, line, len);
+static void
+hand(al_out_t *o, const uint8_t *p, size_t n) {
+  al_exec_t *e = o->e;
+  if (!e->cbs.on_lines || e->cancelled) return;
+  o->handed += n;
+  e->cbs.on_lines(e, e->data, o->sub, p, n);
 }
 
 static void
 hand_batch(al_out_t *o) {
-  if (o->batch.len == 0) return;
-  al_exec_t *e = o->e;
-  size_t n = o->batch.len;
-  if (e->cbs.on_lines) {
-    o->handed += n;
-    e->cbs.on_lines(e, e->data, o->sub, o->batch.data, n);
-  }
-  if (o->batch.room > 2 * AL_WINDOW_DEFAULT)
-    al_buf_deinit(&o->batch); /* one giant line must not cost its memory for ever */
+  if (o->batch.len > 0) hand(o, o->batch.data, o->batch.len);
+  if (o->batch.room > 2 * GIANT) al_buf_deinit(&o->batch); /* what was once needed must not be kept for ever */
   else o->batch.len = 0;
+}
+
+/* A giant line goes straight from the splitter's buffer, which is held back from a receiver that cancels meanwhile. */
+static int
+hand_giant(al_out_t *o, const uint8_t *line, size_t len) {
+  al_buf_t part = o->split.part;
+  al_buf_init(&o->split.part, part.cap);
+  hand_batch(o);
+  hand(o, line, len + 1);
+  int r = tail_line(o, line, len);
+  if (!o->e->cancelled) {
+    o->split.part = part;
+    return r;
+  }
+  al_buf_deinit(&part);
+  return r < 0 ? r : 1;
+}
+
+static int
+on_line(void *data, const uint8_t *line, size_t len, bool cut) {
+  al_out_t *o = data;
+  (void) cut; /* a piece of an overlong line is a line for the receiver; al_lines_t counts them */
+  if (len >= GIANT && line == o->split.part.data) return hand_giant(o, line, len);
+  int r = al_buf_append(&o->batch, line, len);
+  if (r == 0) r = al_buf_append(&o->batch, "\n", 1);
+  return r < 0 ? r : tail_line(o, line, len);
 }
 
 int
@@ -80,6 +100,7 @@ al__out_take(al_out_t *o, const uint8_t *p, size_t n) {
     case AL_KEEP_LINES:
       r = al_lines_feed(&o->split, p, n, on_line, o);
       if (r == 0) hand_batch(o);
+      else if (r > 0) r = 0; /* cancelled meanwhile */
       break;
     case AL_KEEP_TAIL: r = al_tail_append(&o->tail, p, n); break;
     case AL_KEEP_WHOLE: r = al_buf_append(&o->whole, p, n); break;
@@ -92,7 +113,7 @@ al__out_finish(al_out_t *o) {
   if (o->keep != AL_KEEP_LINES || o->e->cancelled) return 0;
   int r = al_lines_finish(&o->split, on_line, o);
   if (r == 0) hand_batch(o);
-  return r;
+  return r > 0 ? 0 : r;
 }
 
 /* The bytes handed on and the bytes of the stream differ (line ends, unfinished lines), so the rule is: never is more of

@@ -26,9 +26,13 @@ cut(al_lines_t *l, al_lines_cb cb, void *data) {
 
   if (n == 0) n = l->max;
   l->cuts++;
+  uint8_t behind = b->data[n];
+  b->data[n] = '\n';
   int rc = cb(data, b->data, n, true);
+  if (rc) return rc;
+  b->data[n] = behind;
   al_buf_drop(b, n);
-  return rc;
+  return 0;
 }
 
 /* Delivers pieces of a line that is too long already. A '\r' right behind max bytes may belong to the line's end. */
@@ -61,7 +65,20 @@ static int
 complete(al_lines_t *l, const uint8_t *line, size_t len, al_lines_cb cb, void *data) {
   if (len > 0 && line[len - 1] == '\r') len--;
   l->lines++;
-  return cb(data, len ? line : (const uint8_t *) "", len, false);
+  return cb(data, len ? line : (const uint8_t *) "\n", len, false);
+}
+
+static int
+complete_part(al_lines_t *l, al_lines_cb cb, void *data) {
+  al_buf_t *b = &l->part;
+  bool cr = b->len > 0 && b->data[b->len - 1] == '\r';
+
+  if (b->len > 0) b->data[b->len - cr] = '\n';
+  l->lines++;
+  int rc = cb(data, b->len > (size_t) cr ? b->data : (const uint8_t *) "\n", b->len - cr, false);
+  if (rc) return rc;
+  al_buf_drop(b, b->len);
+  return 0;
 }
 
 int
@@ -73,8 +90,7 @@ al_lines_feed(al_lines_t *l, const uint8_t *p, size_t n, al_lines_cb cb, void *d
     int rc = direct ? complete(l, p, len, cb, data) : add(l, p, len, cb, data);
     if (rc) return rc;
     if (end && !direct) {
-      rc = complete(l, l->part.data, l->part.len, cb, data);
-      al_buf_drop(&l->part, l->part.len);
+      rc = complete_part(l, cb, data);
       if (rc) return rc;
     }
     if (!end) break;
@@ -94,7 +110,9 @@ al_lines_finish(al_lines_t *l, al_lines_cb cb, void *data) {
     if (rc) return rc;
   }
   l->lines++;
+  b->data[b->len] = '\n';
   int rc = cb(data, b->data, b->len, false);
+  if (rc) return rc;
   al_buf_drop(b, b->len);
-  return rc;
+  return 0;
 }

@@ -13,6 +13,7 @@ static int
 note(void *data, const uint8_t *line, size_t len, bool cut) {
   log_t *log = data;
   assert_true(log->len + len + 2 < sizeof log->text);
+  assert_true(line[len] == '\n' || line[len] == '\r'); /* '\r' only where it stands in the caller's own bytes */
   memcpy(log->text + log->len, line, len);
   log->len += len;
   log->text[log->len++] = cut ? '>' : '|';
