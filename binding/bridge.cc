@@ -87,7 +87,7 @@ EventToJs(Napi::Env env, al_event_t *e) {
   Napi::Object o = Napi::Object::New(env);
   (void) o.Set("type", Napi::String::New(env, TypeName(e->type)));
   (void) o.Set("id", Napi::Number::New(env, e->id));
-  if (e->type == AL_EVENT_BYTES) (void) o.Set("sub", Napi::Number::New(env, e->sub));
+  if (e->type == AL_EVENT_BYTES || e->type == AL_EVENT_LINES) (void) o.Set("sub", Napi::Number::New(env, e->sub));
   if (e->type == AL_EVENT_ERROR) (void) o.Set("error", ErrToJs(env, e->err));
   if (e->value == nullptr) return o;
   al_val_t *value = e->value;

@@ -5,7 +5,8 @@ import { native, packageDir, type NativeEngine, type NativeEvent, type NativeVal
 
 /** Callbacks of one request. They must not throw. */
 export interface RequestHooks {
-  readonly onLines?: (data: Buffer) => void;
+  /** Whole lines of stdout (1, the default) or stderr (2), each ended by a newline. */
+  readonly onLines?: (data: Buffer, sub?: 1 | 2) => void;
   readonly onBytes?: (sub: 1 | 2, data: Buffer) => void;
   readonly onDrain?: () => void;
   /** Lane events; they may go on after the request's answer, until `forget`. */
@@ -148,11 +149,11 @@ export class Engine {
       case "error":
         this.#pending.delete(event.id);
         pending.reject(
-          fromNative(event.error ?? { code: "INTERNAL", message: "an error without a description", cure: "" }),
+          fromNative(event.error ?? { code: "INTERNAL", message: "an error without a description", cure: "" }, event.value),
         );
         break;
       case "lines":
-        pending.hooks.onLines?.(event.value as Buffer);
+        pending.hooks.onLines?.(event.value as Buffer, event.sub === 2 ? 2 : 1);
         break;
       case "bytes":
         pending.hooks.onBytes?.(event.sub === 2 ? 2 : 1, event.value as Buffer);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LaneError: the one error class of the package, with a code to test, a sentence to read and a cure to try.
 import { inspect } from "node:util";
+import { tailText } from "./lines.js";
 
 /** Codes of the core; the same table as AL_ERR_MAP in src/err.h (a test holds them equal). */
 export const CORE_ERROR_CODES = [
@@ -42,7 +43,6 @@ export const CORE_ERROR_CODES = [
   "GUEST_PATH_INVALID",
   "HOST_PATH_REFUSED",
   "COPY_OUT_FAILED",
-  "TTY_UNSUPPORTED",
   "REGISTRY_DAMAGED",
   "REGISTRY_LOCKED",
   "INTERRUPTED",
@@ -61,6 +61,10 @@ export const CORE_ERROR_CODES = [
 
 /** Codes that the core cannot know, with what they mean and what helps. */
 export const OWN_ERRORS = {
+  STDIN_FAILED: {
+    meaning: "The stream that was given as a command's stdin failed, so the command was ended.",
+    cure: "See the error's cause; the command has not seen the end of its input.",
+  },
   NATIVE_LOAD_FAILED: {
     meaning: "The addon is not in the package, or Node could not load it.",
     cure: "Follow the error's own cure, which fits the cause; mostly: install the package again on this machine.",
@@ -81,6 +85,13 @@ export interface LaneErrorFields {
   /** The lane's name, once it has one. */
   readonly lane?: string | undefined;
   readonly cause?: unknown;
+  /** Of a command that was ended: the last 64 KiB of what it had written. */
+  readonly stdout?: string | undefined;
+  readonly stderr?: string | undefined;
+  /** Of a command that was ended: its status, when the guest could still tell; 128 + n after signal n. */
+  readonly exitCode?: number | undefined;
+  /** Of a command that was ended: the guest killed a process of it for want of memory. */
+  readonly oom?: boolean | undefined;
 }
 
 /** An operation of Agent Lane failed. Test `code`; show `message` and `cure`. */
@@ -90,6 +101,10 @@ export class LaneError extends Error {
   readonly cure: string;
   readonly step: string | undefined;
   readonly lane: string | undefined;
+  readonly stdout: string | undefined;
+  readonly stderr: string | undefined;
+  readonly exitCode: number | undefined;
+  readonly oom: boolean | undefined;
 
   constructor(fields: LaneErrorFields) {
     super(fields.message, fields.cause === undefined ? undefined : { cause: fields.cause });
@@ -97,6 +112,10 @@ export class LaneError extends Error {
     this.cure = fields.cure;
     this.step = fields.step;
     this.lane = fields.lane;
+    this.stdout = fields.stdout;
+    this.stderr = fields.stderr;
+    this.exitCode = fields.exitCode;
+    this.oom = fields.oom;
   }
 
   override toString(): string {
@@ -121,8 +140,27 @@ export interface NativeError {
   readonly lane?: string | undefined;
 }
 
-export function fromNative(error: NativeError): LaneError {
-  return new LaneError({ ...error, code: error.code as LaneErrorCode });
+/** What the core says beside an error of a command. */
+interface NativeOutput {
+  readonly stdout?: Buffer | null;
+  readonly stderr?: Buffer | null;
+  readonly stdoutDropped?: number;
+  readonly stderrDropped?: number;
+  readonly exitCode?: number;
+  readonly oom?: boolean;
+}
+
+export function fromNative(error: NativeError, value?: unknown): LaneError {
+  const fields = { ...error, code: error.code as LaneErrorCode };
+  if (typeof value !== "object" || value === null) return new LaneError(fields);
+  const { stdout, stderr, stdoutDropped = 0, stderrDropped = 0, exitCode = -1, oom } = value as NativeOutput;
+  return new LaneError({
+    ...fields,
+    stdout: stdout ? tailText(stdout, stdoutDropped) : undefined,
+    stderr: stderr ? tailText(stderr, stderrDropped) : undefined,
+    exitCode: exitCode >= 0 ? exitCode : undefined,
+    oom: oom === true ? true : undefined,
+  });
 }
 
 /** What was thrown, as a LaneError: TypeErrors of the binding are wrong arguments, anything else is a bug of ours. */
@@ -142,20 +180,21 @@ export function badOption(message: string, cause?: unknown): LaneError {
   return new LaneError({ code: "BAD_OPTION", message, cure: "Correct the option named in the message.", cause });
 }
 
+/** What a call rejects with that its caller's signal ended, or never let begin. */
+export function aborted(what: string, lane: string, reason: unknown): LaneError {
+  const message = `${what} was aborted by its signal`;
+  return new LaneError({ code: "ABORTED", message, cure: "The caller cancelled the operation.", lane, cause: reason });
+}
+
 /**
  * The same error with code and cure inside the message. Sandcastle passes only `message` on to the user, so an error that
  * goes through it must carry all of it there.
  */
 export function spoken(error: LaneError): LaneError {
   const where = error.step === undefined ? error.code : `${error.code}, step ${error.step}`;
-  const copy = new LaneError({
-    code: error.code,
-    message: `${error.message} [${where}] ${error.cure}`.trimEnd(),
-    cure: error.cure,
-    step: error.step,
-    lane: error.lane,
-    cause: error.cause,
-  });
+  const { code, cure, step, lane, cause, stdout, stderr, exitCode, oom } = error;
+  const message = `${error.message} [${where}] ${cure}`.trimEnd();
+  const copy = new LaneError({ code, message, cure, step, lane, cause, stdout, stderr, exitCode, oom });
   if (error.stack !== undefined) copy.stack = error.stack.replace(error.message, copy.message);
   return copy;
 }

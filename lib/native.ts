@@ -20,7 +20,7 @@ export type NativeValue =
 export interface NativeEvent {
   readonly type: "done" | "error" | "lines" | "bytes" | "drain" | "lane";
   readonly id: number;
-  /** Only with "bytes": 1 stdout, 2 stderr. */
+  /** Only with "bytes" and "lines": 1 stdout, 2 stderr. */
   readonly sub?: number;
   readonly value?: unknown;
   readonly error?: NativeError;

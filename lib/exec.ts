@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// One command of a lane: its options are checked, its lines delivered, its input fed, and it is ended when the caller or its
+// time says so.
+import { posix } from "node:path";
+import type { Engine } from "./engine.js";
+import { badOption, LaneError, OWN_ERRORS, type LaneErrorFields } from "./errors.js";
+import { LineSink, tailText } from "./lines.js";
+import type { NativeValue } from "./native.js";
+import { atOnce, Feed, type Stdin } from "./stdin.js";
+
+/** What the guest enforces for one command and all its children, by cgroup. What it cannot enforce is LIMIT_UNENFORCEABLE. */
+export interface ExecLimits {
+  /** Processes and threads at one time; above it a fork fails in the guest. */
+  readonly processes?: number | undefined;
+  /** Bytes of memory; above it the whole command is killed, and its result says `oom: true`. At least 1 MiB. */
+  readonly memoryBytes?: number | undefined;
+  /** CPUs' worth of time, such as 0.5 or 2. */
+  readonly cpus?: number | undefined;
+}
+
+export interface ExecOptions {
+  /**
+   * Called with each line of stdout, without its end, before the promise resolves. The result's stdout is then a tail. Lines end
+   * at "\n"; one "\r" before it is dropped; bytes that are no UTF-8 become U+FFFD; a line above 16 MiB comes in pieces, and the
+   * result's `cutLines` says so. Once the command is being ended (signal, timeout, limit, close) no more lines come.
+   */
+  readonly onLine?: ((line: string) => void) | undefined;
+  /** The same for stderr, whose result is then a tail too. */
+  readonly onStderrLine?: ((line: string) => void) | undefined;
+  /** Absolute working directory in the guest. Default: the worktree. */
+  readonly cwd?: string | undefined;
+  /** Runs the whole command as root. Default false. */
+  readonly sudo?: boolean | undefined;
+  /**
+   * Written to the command's stdin, then closed. A stream is read no faster than the command takes it; when it fails, the command
+   * is ended and the call rejects with STDIN_FAILED. `undefined`: stdin is empty (/dev/null).
+   */
+  readonly stdin?: Stdin | undefined;
+  /** Variables of this command, over those of the run. */
+  readonly env?: Readonly<Record<string, string>> | undefined;
+  /** Ends the command and everything it started; the call rejects with ABORTED, whose `cause` is the signal's reason. */
+  readonly signal?: AbortSignal | undefined;
+  /** Ends it after this time, likewise; the call rejects with TIMEOUT. Counted from the call. */
+  readonly timeoutMs?: number | undefined;
+  /** When it is ended: milliseconds from SIGTERM to SIGKILL. Default 2000; 0 kills at once. */
+  readonly killGraceMs?: number | undefined;
+  /**
+   * How long a process that outlives the command and holds its stdout or stderr may delay the result, counted anew with each byte
+   * it writes. Default 2000.
+   */
+  readonly holdGraceMs?: number | undefined;
+  /** Whether processes that the command left behind live on. Default true; false ends them when the command has ended. */
+  readonly leaveDaemons?: boolean | undefined;
+  /** Bytes of stdout, and of stderr, that are kept without onLine. A command that writes more is killed: OUTPUT_LIMIT. Default 256 MiB. */
+  readonly maxOutputBytes?: number | undefined;
+  readonly limits?: ExecLimits | undefined;
+}
+
+export interface ExecResult {
+  /** Whole and untrimmed; with `onLine` the last 64 KiB, without the final newline. Bytes that are no UTF-8 become U+FFFD. */
+  readonly stdout: string;
+  readonly stderr: string;
+  /** The exit status; 128 + n after signal n. */
+  readonly exitCode: number;
+  /** The guest killed a process of the command for want of memory. */
+  readonly oom?: true;
+  /** How often a line above 16 MiB was cut, when one was. */
+  readonly cutLines?: number;
+}
+
+interface NativeExecResult {
+  readonly exitCode: number;
+  readonly signal: number;
+  readonly stdout: Buffer;
+  readonly stderr: Buffer;
+  readonly stdoutDropped: number;
+  readonly stderrDropped: number;
+  readonly cutLines: number;
+  readonly oom: boolean;
+  readonly spawnNs: number;
+}
+
+const HOUR_MS = 3_600_000;
+
+export function checkText(name: string, value: unknown): asserts value is string {
+  if (typeof value !== "string")
+    throw badOption(`${name} must be a string, not ${value === null ? "null" : typeof value}`);
+  if (value.includes("\0")) throw badOption(`${name} contains a NUL character`);
+}
+
+export function checkCwd(cwd: unknown): void {
+  if (cwd === undefined) return;
+  checkText("cwd", cwd);
+  if (!posix.isAbsolute(cwd)) throw badOption(`cwd must be an absolute path in the guest, not "${cwd.slice(0, 80)}"`);
+}
+
+function checkKind(name: string, value: unknown, kind: "function" | "boolean", words: string): void {
+  if (value !== undefined && typeof value !== kind) throw badOption(`${name} must be ${words}, not ${typeof value}`);
+}
+
+function checkNumber(name: string, value: unknown, least: number, most: number, whole = true): void {
+  if (value === undefined) return;
+  if (typeof value !== "number" || !(value >= least && value <= most) || (whole && !Number.isInteger(value)))
+    throw badOption(`${name} must be a${whole ? " whole" : ""} number from ${least} to ${most}, not ${String(value)}`);
+}
+
+function checkInput(stdin: unknown): void {
+  if (stdin === undefined || typeof stdin === "string" || stdin instanceof Uint8Array) return;
+  if (typeof (stdin as NodeJS.ReadableStream | null)?.read !== "function")
+    throw badOption(`stdin must be a string, a Buffer or a readable stream, not ${stdin === null ? "null" : typeof stdin}`);
+}
+
+function checkSignal(signal: unknown): void {
+  if (signal === undefined) return;
+  if (typeof (signal as AbortSignal | null)?.addEventListener !== "function")
+    throw badOption("signal must be an AbortSignal");
+}
+
+function checkExec(command: unknown, o: ExecOptions): void {
+  checkText("command", command);
+  checkCwd(o.cwd);
+  checkInput(o.stdin);
+  checkSignal(o.signal);
+  checkKind("onLine", o.onLine, "function", "a function");
+  checkKind("onStderrLine", o.onStderrLine, "function", "a function");
+  checkKind("sudo", o.sudo, "boolean", "true or false");
+  checkKind("leaveDaemons", o.leaveDaemons, "boolean", "true or false");
+  checkNumber("timeoutMs", o.timeoutMs, 1, 2 ** 31 - 1);
+  checkNumber("killGraceMs", o.killGraceMs, 0, HOUR_MS);
+  checkNumber("holdGraceMs", o.holdGraceMs, 0, HOUR_MS);
+  checkNumber("maxOutputBytes", o.maxOutputBytes, 1, 512 * 2 ** 20);
+  if (o.limits !== undefined && (typeof o.limits !== "object" || o.limits === null))
+    throw badOption("limits must be an object");
+  checkNumber("limits.processes", o.limits?.processes, 1, 2 ** 22);
+  checkNumber("limits.memoryBytes", o.limits?.memoryBytes, 2 ** 20, 2 ** 50);
+  checkNumber("limits.cpus", o.limits?.cpus, 0.01, 1024, false);
+}
+
+/** One running command, with the reason for which it is being ended, if it is. */
+class Running {
+  readonly #engine: Engine;
+  readonly #lane: string;
+  readonly #closing: () => boolean;
+  #id = 0;
+  #why: Pick<LaneErrorFields, "code" | "message" | "cure" | "cause"> | undefined;
+
+  constructor(engine: Engine, lane: string, closing: () => boolean) {
+    this.#engine = engine;
+    this.#lane = lane;
+    this.#closing = closing;
+  }
+
+  set id(id: number) {
+    this.#id = id;
+  }
+
+  /** Ends the command and all that it started. The first reason counts. */
+  end(why: Pick<LaneErrorFields, "code" | "message" | "cure" | "cause">): void {
+    if (this.#why !== undefined) return;
+    this.#why = why;
+    this.#engine
+      .request("cancel", { exec: this.#id, code: why.code, message: why.message })
+      .catch(() => undefined);
+  }
+
+  sink(name: string, onLine: ((line: string) => void) | undefined): LineSink | undefined {
+    if (onLine === undefined) return undefined;
+    const threw = (error: unknown): void =>
+      this.end({
+        code: "CALLBACK_THREW",
+        message: `${name} threw, and the command was cancelled: ${error instanceof Error ? error.message : String(error)}`,
+        cure: "Catch errors inside the callback.",
+        cause: error,
+      });
+    return new LineSink(onLine, () => this.#why !== undefined || this.#closing(), threw);
+  }
+
+  feed(stdin: Stdin | undefined): Feed | undefined {
+    if (stdin === undefined || atOnce(stdin) !== undefined) return undefined;
+    return new Feed(this.#engine, stdin, (error) => {
+      const words = error instanceof Error ? error.message : String(error);
+      const message = `the stream given as stdin failed, and the command was ended: ${words}`;
+      this.end({ code: "STDIN_FAILED", message, cure: OWN_ERRORS.STDIN_FAILED.cure, cause: error });
+    });
+  }
+
+  /** What the caller is told: our own reason goes before what the core says, with the output that it has. */
+  error(thrown?: unknown): unknown {
+    if (this.#why === undefined) return thrown;
+    const { stdout, stderr, exitCode, oom } = thrown instanceof LaneError ? thrown : ({} as Partial<LaneError>);
+    return new LaneError({ ...this.#why, lane: this.#lane, stdout, stderr, exitCode, oom });
+  }
+}
+
+function aborted(signal: AbortSignal): Pick<LaneErrorFields, "code" | "message" | "cure" | "cause"> {
+  const message = "the command was ended by its caller's signal";
+  return { code: "ABORTED", message, cure: "The caller cancelled the operation.", cause: signal.reason };
+}
+
+function requestOf(
+  lane: { readonly name: string; readonly worktreePath: string },
+  command: string,
+  o: ExecOptions,
+): Record<string, NativeValue> {
+  return {
+    lane: lane.name,
+    command,
+    cwd: o.cwd ?? lane.worktreePath,
+    sudo: o.sudo ?? false,
+    mode: o.onLine === undefined ? "whole" : "lines",
+    errLines: o.onStderrLine === undefined ? undefined : true,
+    stdin: atOnce(o.stdin),
+    inputOpen: o.stdin !== undefined && atOnce(o.stdin) === undefined ? true : undefined,
+    env: o.env === undefined ? undefined : { ...o.env },
+    timeoutMs: o.timeoutMs,
+    killGraceMs: o.killGraceMs,
+    holdGraceMs: o.holdGraceMs,
+    leaveDaemons: o.leaveDaemons,
+    maxOutputBytes: o.maxOutputBytes,
+    maxProcesses: o.limits?.processes,
+    maxMemoryBytes: o.limits?.memoryBytes,
+    maxCpus: o.limits?.cpus,
+  };
+}
+
+function resultOf(r: NativeExecResult, o: ExecOptions): ExecResult {
+  const joined = (text: string): string => text.replace(/\r?\n$/, "");
+  const stdout = tailText(r.stdout, r.stdoutDropped);
+  const stderr = tailText(r.stderr, r.stderrDropped);
+  return {
+    stdout: o.onLine === undefined ? stdout : joined(stdout),
+    stderr: o.onStderrLine === undefined ? stderr : joined(stderr),
+    exitCode: r.exitCode,
+    ...(r.oom ? { oom: true as const } : {}),
+    ...(r.cutLines > 0 ? { cutLines: r.cutLines } : {}),
+  };
+}
+
+/** Runs one command. `closing` tells whether the lane is being closed: then no line is delivered any more. */
+export async function runExec(
+  engine: () => Engine,
+  lane: { readonly name: string; readonly worktreePath: string },
+  command: string,
+  options: ExecOptions,
+  closing: () => boolean,
+): Promise<ExecResult> {
+  checkExec(command, options);
+  const core = engine();
+  const { signal } = options;
+  if (signal?.aborted === true) throw new LaneError({ ...aborted(signal), lane: lane.name });
+  const running = new Running(core, lane.name, closing);
+  const sinks = {
+    1: running.sink("onLine", options.onLine),
+    2: running.sink("onStderrLine", options.onStderrLine),
+  };
+  const feed = running.feed(options.stdin);
+  let id = 0;
+  const request = core.start<NativeExecResult>("exec", requestOf(lane, command, options), {
+    onLines: (data, sub = 1) => {
+      sinks[sub]?.deliver(data);
+      core.taken(id, sub, data.length);
+    },
+    onDrain: () => feed?.drain(),
+  });
+  running.id = id = request.id;
+  const onAbort = (): void => running.end(aborted(signal as AbortSignal));
+  signal?.addEventListener("abort", onAbort, { once: true });
+  try {
+    feed?.start(id);
+    const result = await request.done;
+    const error = running.error();
+    if (error !== undefined) throw error;
+    return resultOf(result, options);
+  } catch (thrown) {
+    throw running.error(thrown);
+  } finally {
+    signal?.removeEventListener("abort", onAbort);
+    feed?.stop();
+  }
+}
