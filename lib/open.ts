@@ -5,7 +5,8 @@ import { asLaneError } from "./errors.js";
 import { tell, type LaneEvent } from "./events.js";
 import { ExitGuard } from "./exit.js";
 import { Lane, type NativeLane } from "./lane.js";
-import { checkEnv, START_TIMEOUT_ADVISED, type ResolvedOptions } from "./options.js";
+import { START_TIMEOUT_ADVISED, type ResolvedOptions } from "./options.js";
+import { checkEnv } from "./rules.js";
 
 const guards = new WeakMap<Engine, ExitGuard>();
 
@@ -54,7 +55,7 @@ export async function openLane(
       { onLane },
     );
     id = request.id;
-    lane = new Lane(engine, options, await request.done, release);
+    lane = new Lane(engine, { ...options, env: { ...ownEnv, ...env } }, await request.done, release);
     if (ended !== undefined) lane.ended(ended);
     return lane;
   } catch (thrown) {

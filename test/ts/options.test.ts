@@ -2,8 +2,9 @@
 // Each option's default and bounds, and what is said when one is wrong.
 import { describe, expect, it } from "vitest";
 import { LaneError } from "../../lib/errors.js";
-import { checkEnv, OPTIONS, optionTable, resolveOptions, type LimaOptions } from "../../lib/options.js";
+import { OPTIONS, optionTable, resolveOptions, type LimaOptions } from "../../lib/options.js";
 import { lima } from "../../lib/provider.js";
+import { checkEnv } from "../../lib/rules.js";
 
 function refusal(options: unknown): LaneError {
   try {
@@ -100,7 +101,7 @@ describe("texts and choices", () => {
     [{ worktreePath: "workspace" }, /worktreePath .* relative/],
     [{ worktreePath: "/home/agent/../x" }, /worktreePath .*use "\/home\/x"/],
     [{ worktreePath: "/home/agent/w/" }, /worktreePath .*use "\/home\/agent\/w"/],
-    [{ worktreePath: "/" }, /worktreePath must be a directory below \//],
+    [{ worktreePath: "/" }, /worktreePath must be an absolute, normalised path below \/ .*, not \/ itself/],
     [{ worktreePath: "/a\x07b" }, /worktreePath .* control characters/],
     [{ onEvent: {} }, /onEvent must be a function, not an object/],
     [{ env: ["A=1"] }, /env must be an object of names and texts, not an array/],
