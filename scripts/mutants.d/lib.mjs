@@ -7,8 +7,7 @@ export default [
   { name: "lines are not given back", file: "lib/lane.ts", test: "ts:lane", from: `engine.taken(id, 1, data.length);`, to: `` },
   { name: "close is asked for again", file: "lib/lane.ts", test: "ts:lane", from: `this.#closing ??= this.#close();`, to: `this.#closing = this.#close();` },
   { name: "a failed sync-in counts", file: "lib/lane.ts", test: "ts:lane", from: `result.exitCode !== 0 ||`, to: `result.exitCode < 0 ||` },
-  { name: "fractions of a CPU", file: "lib/options.ts", test: "ts:options", from: `if (rule.kind === "integer" && !Number.isInteger(value))`,
-    to: `if (rule.kind === "integer" && Number.isNaN(value))` },
+  { name: "fractions of a CPU", file: "lib/rules.ts", test: "ts:options", from: `&& Number.isInteger(v)`, to: `&& !Number.isNaN(v)` },
   { name: "a lane is let go of twice", file: "lib/exit.ts", test: "ts:exit", from: `if (!held) return;`, to: `if (!held && this.#holds < 0) return;` },
   { name: "open requests are forgotten at the end", file: "lib/engine.ts", test: "ts:engine", from: `pending.reject(interrupted());`, to: `void pending;` },
 ];
