@@ -103,13 +103,14 @@ on_copied(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t
   al_engine_t *e = op->lane->engine;
   (void) x;
   al_err_t why = *err;
-  al_val_t *v = why.code ? NULL : al_val_map();
-  if (v) {
-    al_val_set(v, "bytes", al_val_int((int64_t) stats->bytes));
-    al_val_set(v, "files", al_val_int((int64_t) stats->files));
+  if (why.code) {
+    al_op_fail(e, op->id, &why, op->lane->spec.name);
+  } else {
+    al_val_t *v = al_val_map();
+    int rc = al_val_set(v, "bytes", al_val_int((int64_t) stats->bytes))
+      | al_val_set(v, "files", al_val_int((int64_t) stats->files));
+    al_engine_answer(e, op->id, op->kind == AL_OP_IN ? "copyIn" : "copyOut", v, rc);
   }
-  if (why.code) al_op_fail(e, op->id, &why, op->lane->spec.name);
-  else al_engine_done(e, op->id, v);
   al_op_free(op);
 }
 
@@ -177,8 +178,7 @@ on_pong(void *data, int status, uint64_t ns) {
     al_engine_fail(p->engine, p->id, &err);
   } else {
     al_val_t *v = al_val_map();
-    if (v) al_val_set(v, "ns", al_val_int((int64_t) ns));
-    al_engine_done(p->engine, p->id, v);
+    al_engine_answer(p->engine, p->id, "ping", v, al_val_set(v, "ns", al_val_int((int64_t) ns)));
   }
   al_free(p);
 }

@@ -3,6 +3,7 @@
 #include "lane_life.h"
 #include "mem.h"
 #include "utf8.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -86,8 +87,8 @@ close_timers(al_lane_t *lane) {
 }
 
 /* The lane is over: answers who waits, then frees it when its timers are closed. */
-static void
-finish(al_lane_t *lane) {
+void
+al_lane_finish(al_lane_t *lane) {
   lane->finish_wanted = true;
   if (lane->ops) return; /* a copy's thread may still be at work; al_lane_op_ended comes back here */
   const al_err_t *stuck = lane->state == AL_LANE_STUCK ? &lane->cause : NULL;
@@ -108,7 +109,7 @@ finish(al_lane_t *lane) {
 
 void
 al_lane_op_ended(al_lane_t *lane) {
-  if (lane->finish_wanted && !lane->finished && !lane->ops) finish(lane);
+  if (lane->finish_wanted && !lane->finished && !lane->ops) al_lane_finish(lane);
 }
 
 void
@@ -141,23 +142,32 @@ step_of(int action) {
   }
 }
 
+static al_val_t *
+lane_value(const al_lane_t *lane) {
+  const al_lane_spec_t *s = &lane->spec;
+  al_val_t *v = al_val_map();
+  int rc = al_val_set(v, "lane", al_val_text(s->name)) | al_val_set(v, "worktreePath", al_val_text(lane->worktree))
+    | al_val_set(v, "home", al_val_text(lane->site->home.root)) | al_val_set(v, "dir", al_val_text(s->dir))
+    | al_val_set(v, "sshPort", al_val_int(lane->ssh_port)) | al_val_set(v, "image", al_val_text(s->image.id))
+    | al_val_set(v, "network", al_val_text(s->network == AL_NETWORK_NONE ? "none" : "open"))
+    | al_val_set(v, "accelerator", al_val_text(lane->row.accel))
+    | al_val_set(v, "timeMs", al_val_int((int64_t) (al_plat_mono_ms() - lane->begun_ms)));
+  if (!rc) return v;
+  al_val_free(v);
+  return NULL;
+}
+
 static void
 announce(al_lane_t *lane) {
+  al_val_t *v = lane_value(lane);
+  if (!v) {
+    al_err_t err = { 0 };
+    al_err_set(&err, -ENOMEM, "out of memory for the answer");
+    al_lane_event(lane, AL_LANE_ON_FAIL, &err, NULL);
+    return;
+  }
   uv_timer_stop(&lane->start_timer);
   al_lane_watch_sync_in(lane);
-  al_val_t *v = al_val_map();
-  if (v) {
-    const al_lane_spec_t *s = &lane->spec;
-    al_val_set(v, "lane", al_val_text(s->name));
-    al_val_set(v, "worktreePath", al_val_text(lane->worktree));
-    al_val_set(v, "home", al_val_text(lane->site->home.root));
-    al_val_set(v, "dir", al_val_text(s->dir));
-    al_val_set(v, "sshPort", al_val_int(lane->ssh_port));
-    al_val_set(v, "image", al_val_text(s->image.id));
-    al_val_set(v, "network", al_val_text(s->network == AL_NETWORK_NONE ? "none" : "open"));
-    al_val_set(v, "accelerator", al_val_text(lane->row.accel));
-    al_val_set(v, "timeMs", al_val_int((int64_t) (al_plat_mono_ms() - lane->begun_ms)));
-  }
   al_engine_done(lane->engine, lane->create_id, v);
   lane->create_id = 0;
   al_lane_emit(lane, "ready", NULL);
@@ -182,14 +192,6 @@ state_written(void *data, int status, const al_err_t *err) {
     case AL_LANE_READY: announce(lane); break;
     default: AL_ASSERT(!"a state without a step");
   }
-}
-
-static void
-end_written(void *data, int status, const al_err_t *err) {
-  al_lane_t *lane = data;
-  (void) status; /* the lane is gone either way; the sweep finds and closes a row that could not be written */
-  (void) err;
-  finish(lane);
 }
 
 static void
@@ -243,11 +245,11 @@ al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reaso
       if (!lane->step_busy) al_lane_do_destroy(lane);
       break;
     case AL_LANE_DO_FINISH:
-      al_registry_move(r, lane->row.id, AL_LANE_CLOSING, AL_LANE_CLOSED, reason, end_written, lane);
+      al_lane_close_row(lane, reason);
       break;
     case AL_LANE_DO_REPORT:
       if (why) keep_both(lane, why);
-      al_registry_move(r, lane->row.id, AL_LANE_CLOSING, AL_LANE_STUCK, why ? why->msg : reason, end_written, lane);
+      al_lane_close_row(lane, why ? why->msg : reason);
       break;
     default:
       break;

@@ -46,6 +46,8 @@ struct al_lane_s {
   bool finish_wanted;         /* the row is closed or stuck; waits for open calls to end */
   bool finished;              /* everybody has been answered; only its timers are still closing */
   int ending;                 /* closes that destroy waits for */
+  bool claimed;               /* the registry knows that it is closing */
+  uint64_t retry_until_ms;    /* until then its end is tried again when memory or descriptors were short */
   /* parts */
   uv_timer_t start_timer, life_timer, sync_timer, retry_timer;
   int timers;
@@ -66,6 +68,8 @@ void
 al_lane_emit(al_lane_t *lane, const char *type, const char *text);
 void
 al_lane_free(al_lane_t *lane);
+void
+al_lane_finish(al_lane_t *lane); /* the row is closed, or cannot be */
 void
 al_lane_op_ended(al_lane_t *lane); /* the last thing that frees a call */
 al_lane_t *
@@ -118,6 +122,9 @@ al_lane_watch_sync_in(al_lane_t *lane);
 /* lane_destroy.c */
 void
 al_lane_do_destroy(al_lane_t *lane);
+/* Writes the lane's last state, then al_lane_finish. */
+void
+al_lane_close_row(al_lane_t *lane, const char *reason);
 void
 al_lane_chan_ended(al_lane_t *lane); /* the channel has called on_closed */
 

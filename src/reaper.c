@@ -30,6 +30,16 @@ typedef struct reap_s {
 static void
 next_victim(reap_t *r);
 
+/* A row of this very engine without a lane: its end could not be written, since the disk was full or the like. */
+static bool
+is_forgotten(const reap_t *r, const al_lane_row_t *row) {
+  const al_engine_t *e = r->site->engine;
+  if (strcmp(row->owner_env, e->env_id)) return false;
+  for (const al_lane_t *l = e->lanes; l; l = l->next)
+    if (!l->finished && strcmp(l->spec.name, row->name) == 0) return false;
+  return true;
+}
+
 /* Why a row may be ended, or NULL to keep it (then *why says why). */
 static const char *
 verdict(const reap_t *r, const al_lane_row_t *row, const char **why) {
@@ -41,6 +51,7 @@ verdict(const reap_t *r, const al_lane_row_t *row, const char **why) {
   if (alive == 0) return "its owner is gone";
   if (row->state == AL_LANE_STUCK) return "an earlier close could not be proven";
   if (alive > 0 && (int64_t) al_plat_boot_ms() > row->expires_boot_ms + EXPIRY_GRACE_MS) return "its lifetime is over";
+  if (alive > 0 && is_forgotten(r, row)) return "an earlier end could not be written";
   if (r->force) return "asked for with --force";
   *why = alive > 0 ? "in use by a living process" : "its owner could not be looked at";
   return NULL;
