@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench cold`: from nothing to the end of the first command, the product against plain limactl, alternating. Last line: one JSON object.
+// `bench cold`: from nothing to the end of the first command, the product against plain limactl, alternating. Last
+// line: one JSON object.
 import { mkdtempSync, rmSync } from "node:fs";
 import { lima } from "@agent-lane/provider-lima";
 import { bareLane } from "./lib/bare.mjs";

@@ -96,7 +96,10 @@ export class Engine {
     this.#watchers.delete(id);
   }
 
-  /** Ends every lane, blocking for at most `timeoutMs`; open requests reject with INTERRUPTED. Returns the number of lanes left. */
+  /**
+   * Ends every lane, blocking for at most `timeoutMs`; open requests reject with INTERRUPTED. Returns the number of
+   * lanes left.
+   */
   close(timeoutMs: number): number {
     const engine = this.#native;
     if (engine === undefined) return 0;

@@ -187,8 +187,8 @@ export function aborted(what: string, lane: string, reason: unknown): LaneError 
 }
 
 /**
- * The same error with code and cure inside the message. Sandcastle passes only `message` on to the user, so an error that
- * goes through it must carry all of it there.
+ * The same error with code and cure inside the message. Sandcastle passes only `message` on to the user, so an error
+ * that goes through it must carry all of it there.
  */
 export function spoken(error: LaneError): LaneError {
   const where = error.step === undefined ? error.code : `${error.code}, step ${error.step}`;

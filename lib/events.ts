@@ -3,8 +3,8 @@
 import type { LaneError } from "./errors.js";
 
 /**
- * A lane has entered a state: `queued` (waiting for a place), `creating`, `booting`, `connecting`, `ready`, `closing`, `closed`.
- * `closing` and `closed` carry the reason in `message` where there is one.
+ * A lane has entered a state: `queued` (waiting for a place), `creating`, `booting`, `connecting`, `ready`, `closing`,
+ * `closed`. `closing` and `closed` carry the reason in `message` where there is one.
  */
 export interface LaneStateEvent {
   readonly type: "queued" | "creating" | "booting" | "connecting" | "ready" | "closing" | "closed";

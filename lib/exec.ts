@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One command of a lane: its options are checked, its lines delivered, its input fed, and it is ended when the caller or its
-// time says so.
+// One command of a lane: its options are checked, its lines delivered, its input fed, and it is ended when the caller
+// or its time says so.
 import { posix } from "node:path";
 import type { Engine } from "./engine.js";
 import { badOption, LaneError, OWN_ERRORS, type LaneErrorFields } from "./errors.js";
@@ -8,7 +8,10 @@ import { LineSink, tailText } from "./lines.js";
 import type { NativeValue } from "./native.js";
 import { atOnce, Feed, type Stdin } from "./stdin.js";
 
-/** What the guest enforces for one command and all its children, by cgroup. What it cannot enforce is LIMIT_UNENFORCEABLE. */
+/**
+ * What the guest enforces for one command and all its children, by cgroup. What it cannot enforce is
+ * LIMIT_UNENFORCEABLE.
+ */
 export interface ExecLimits {
   /** Processes and threads at one time; above it a fork fails in the guest. */
   readonly processes?: number | undefined;
@@ -20,9 +23,10 @@ export interface ExecLimits {
 
 export interface ExecOptions {
   /**
-   * Called with each line of stdout, without its end, before the promise resolves. The result's stdout is then a tail. Lines end
-   * at "\n"; one "\r" before it is dropped; bytes that are no UTF-8 become U+FFFD; a line above 16 MiB comes in pieces, and the
-   * result's `cutLines` says so. Once the command is being ended (signal, timeout, limit, close) no more lines come.
+   * Called with each line of stdout, without its end, before the promise resolves. The result's stdout is then a tail.
+   * Lines end at "\n"; one "\r" before it is dropped; bytes that are no UTF-8 become U+FFFD; a line above 16 MiB comes
+   * in pieces, and the result's `cutLines` says so. Once the command is being ended (signal, timeout, limit, close) no
+   * more lines come.
    */
   readonly onLine?: ((line: string) => void) | undefined;
   /** The same for stderr, whose result is then a tail too. */
@@ -32,32 +36,42 @@ export interface ExecOptions {
   /** Runs the whole command as root. Default false. */
   readonly sudo?: boolean | undefined;
   /**
-   * Written to the command's stdin, then closed. A stream is read no faster than the command takes it; when it fails, the command
-   * is ended and the call rejects with STDIN_FAILED. `undefined`: stdin is empty (/dev/null).
+   * Written to the command's stdin, then closed. A stream is read no faster than the command takes it; when it fails,
+   * the command is ended and the call rejects with STDIN_FAILED. `undefined`: stdin is empty (/dev/null).
    */
   readonly stdin?: Stdin | undefined;
   /** Variables of this command, over those of the run. */
   readonly env?: Readonly<Record<string, string>> | undefined;
-  /** Ends the command and everything it started; the call rejects with ABORTED, whose `cause` is the signal's reason. */
+  /**
+   * Ends the command and everything it started; the call rejects with ABORTED, whose `cause` is the signal's reason.
+   */
   readonly signal?: AbortSignal | undefined;
   /** Ends it after this time, likewise; the call rejects with TIMEOUT. Counted from the call. */
   readonly timeoutMs?: number | undefined;
   /** When it is ended: milliseconds from SIGTERM to SIGKILL. Default 2000; 0 kills at once. */
   readonly killGraceMs?: number | undefined;
   /**
-   * How long a process that outlives the command and holds its stdout or stderr may delay the result, counted anew with each byte
-   * it writes. Default 2000.
+   * How long a process that outlives the command and holds its stdout or stderr may delay the result, counted anew with
+   * each byte it writes. Default 2000.
    */
   readonly holdGraceMs?: number | undefined;
-  /** Whether processes that the command left behind live on. Default true; false ends them when the command has ended. */
+  /**
+   * Whether processes that the command left behind live on. Default true; false ends them when the command has ended.
+   */
   readonly leaveDaemons?: boolean | undefined;
-  /** Bytes of stdout, and of stderr, that are kept without onLine. A command that writes more is killed: OUTPUT_LIMIT. Default 256 MiB. */
+  /**
+   * Bytes of stdout, and of stderr, that are kept without onLine. A command that writes more is killed: OUTPUT_LIMIT.
+   * Default 256 MiB.
+   */
   readonly maxOutputBytes?: number | undefined;
   readonly limits?: ExecLimits | undefined;
 }
 
 export interface ExecResult {
-  /** Whole and untrimmed; with `onLine` the last 64 KiB, without the final newline. Bytes that are no UTF-8 become U+FFFD. */
+  /**
+   * Whole and untrimmed; with `onLine` the last 64 KiB, without the final newline. Bytes that are no UTF-8 become
+   * U+FFFD.
+   */
   readonly stdout: string;
   readonly stderr: string;
   /** The exit status; 128 + n after signal n. */

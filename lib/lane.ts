@@ -47,9 +47,10 @@ export class Lane {
 
   /**
    * Runs `sh -c command` in the guest. Resolves whatever the exit status is; rejects with a LaneError when the command
-   * could not be run, was ended by us, or its outcome is unknown (EXEC_FAILED, ABORTED, TIMEOUT, OUTPUT_LIMIT, CALLBACK_THREW,
-   * STDIN_FAILED, LANE_CLOSED, CHANNEL_CLOSED, …); the error's `stdout` and `stderr` are the last of what it had written. Ended
-   * means: everything that it started is gone, whatever it did to get away, when the promise settles.
+   * could not be run, was ended by us, or its outcome is unknown (EXEC_FAILED, ABORTED, TIMEOUT, OUTPUT_LIMIT,
+   * CALLBACK_THREW, STDIN_FAILED, LANE_CLOSED, CHANNEL_CLOSED, …); the error's `stdout` and `stderr` are the last of
+   * what it had written. Ended means: everything that it started is gone, whatever it did to get away, when the promise
+   * settles.
    */
   async exec(command: string, options: ExecOptions = {}): Promise<ExecResult> {
     const result = await runExec(() => this.#open("exec"), this, command, options, () => this.#closing !== undefined);
@@ -58,9 +59,9 @@ export class Lane {
   }
 
   /**
-   * Runs a program with the caller's streams for as long as it takes; back-pressure goes through in all three directions.
-   * When stdin is a terminal the program gets one too: raw, in its size, with what follows of it; the caller's own is given
-   * back however the call ends.
+   * Runs a program with the caller's streams for as long as it takes; back-pressure goes through in all three
+   * directions. When stdin is a terminal the program gets one too: raw, in its size, with what follows of it; the
+   * caller's own is given back however the call ends.
    */
   async interactiveExec(args: string[], options: InteractiveOptions): Promise<{ exitCode: number }> {
     if (!Array.isArray(args) || args.length === 0)
@@ -76,7 +77,10 @@ export class Lane {
     );
   }
 
-  /** Copies a host file, or the contents of a host directory, *as* `sandboxPath` (absolute); parents are made, directories merged. */
+  /**
+   * Copies a host file, or the contents of a host directory, *as* `sandboxPath` (absolute); parents are made,
+   * directories merged.
+   */
   async copyIn(hostPath: string, sandboxPath: string): Promise<void> {
     checkText("hostPath", hostPath);
     checkText("sandboxPath", sandboxPath);
@@ -87,7 +91,9 @@ export class Lane {
     });
   }
 
-  /** Copies one regular file of the guest to the host: whole or not at all, at most `maxCopyOutBytes`, through no link. */
+  /**
+   * Copies one regular file of the guest to the host: whole or not at all, at most `maxCopyOutBytes`, through no link.
+   */
   async copyFileOut(sandboxPath: string, hostPath: string): Promise<void> {
     checkText("sandboxPath", sandboxPath);
     checkText("hostPath", hostPath);
@@ -107,7 +113,10 @@ export class Lane {
     return ns;
   }
 
-  /** Destroys the lane. Idempotent; calls share one promise; never rejects: a failure is told by onEvent and a process warning, and left to the reaper. */
+  /**
+   * Destroys the lane. Idempotent; calls share one promise; never rejects: a failure is told by onEvent and a process
+   * warning, and left to the reaper.
+   */
   close(): Promise<void> {
     this.#closing ??= this.#close();
     return this.#closing;

@@ -24,7 +24,10 @@ interface OpenOptions {
   readonly engine?: Engine;
 }
 
-/** Starts a lane and resolves when it can be used. Rejects with a LaneError after everything of it has been removed again. */
+/**
+ * Starts a lane and resolves when it can be used. Rejects with a LaneError after everything of it has been removed
+ * again.
+ */
 export async function openLane(
   options: ResolvedOptions,
   { env = {}, syncInWatchdog = false, engine = sharedEngine() }: OpenOptions = {},

@@ -41,7 +41,8 @@ function handleOf(lane: Lane): IsolatedSandboxHandle & AsyncDisposable {
  * await run({ agent: claudeCode("claude-sonnet-4-5"), sandbox: lima({ cpus: 4, memoryGiB: 8 }), prompt: "…" });
  * ```
  *
- * @throws LaneError BAD_OPTION or UNKNOWN_OPTION, at once. What needs the machine (Lima, image, memory) fails in `create`.
+ * @throws LaneError BAD_OPTION or UNKNOWN_OPTION, at once. What needs the machine (Lima, image, memory) fails in
+ * `create`.
  */
 export function lima(options: LimaOptions = {}): IsolatedSandboxProvider {
   const resolved = resolveOptions(options);

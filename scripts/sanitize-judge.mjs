@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts tests and reports of a sanitizer's run: sanitize-judge.mjs VARIANT VITEST.json REPORTS SUITES. What Node does by itself is not ours
-// to mend: a report counts when one of its stacks has a frame of the addon. Prints what counts, whole.
+// Counts tests and reports of a sanitizer's run: sanitize-judge.mjs VARIANT VITEST.json REPORTS SUITES. What Node does
+// by itself is not ours to mend: a report counts when one of its stacks has a frame of the addon. Prints what counts,
+// whole.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
@@ -16,8 +17,9 @@ function nodesOwn(block) {
   const first = lines.findIndex((line) => OURS.test(line));
   return /leak of/.test(block) && lines.slice(0, first).some((line) => / (v8|v8impl|node)::| napi_/.test(line));
 }
-// libuv closes descriptors by a bare system call, which TSan does not see: the next owner of the number, in another thread, looks to
-// it like one who races with libuv's last read. A descriptor that we made ourselves is judged as everything else.
+// libuv closes descriptors by a bare system call, which TSan does not see: the next owner of the number, in another
+// thread, looks to it like one who races with libuv's last read. A descriptor that we made ourselves is judged as
+// everything else.
 const NUMBER_OF_UV = /Location is file descriptor \d+ created by [^\n]*\n +#0 [^\n]*\n +#1 uv_/;
 // One block per finding: the sanitizers separate them by blank lines (leaks) or by rows of = (races).
 let foreign = 0, processes = 0;

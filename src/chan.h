@@ -47,7 +47,8 @@ typedef struct al_exit_s {
  * and gone after it. A guest that ends a stream without END on its outputs (a grandchild held them) gives on_exit
  * without on_end. */
 typedef struct al_stream_cbs_s {
-  void (*on_data)(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n); /* call al_stream_consumed for what you have taken */
+  /* call al_stream_consumed for what you have taken */
+  void (*on_data)(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n);
   void (*on_end)(al_stream_t *s, void *data, int sub);
   void (*on_drain)(al_stream_t *s, void *data); /* the queue of al_stream_write fell below 64 KiB; may be NULL */
   void (*on_exit)(al_stream_t *s, void *data, const al_exit_t *exit);
@@ -60,8 +61,8 @@ typedef struct al_exec_req_s { /* all borrowed for the call */
   const char *user;             /* "agent" or "root" */
   bool with_stdin, tty;
   uint16_t rows, cols;
-  /* Milliseconds; 0 = AL_GRACE_DEFAULT_MS, negative = none. hold: how long others may hold the command's pipes after its
-   * end; kill: from SIGTERM to SIGKILL of end_tree, which ends whoever outlives the main process. */
+  /* Milliseconds; 0 = AL_GRACE_DEFAULT_MS, negative = none. hold: how long others may hold the command's pipes after
+   * its end; kill: from SIGTERM to SIGKILL of end_tree, which ends whoever outlives the main process. */
   int hold_ms, kill_ms;
   bool end_tree;
   /* 0 = no such limit; what the guest cannot enforce is AL_EXIT_ERROR with EOPNOTSUPP */
@@ -107,8 +108,8 @@ int
 al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
 int
 al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
-/* Queues stdin bytes (copied). Returns the bytes now queued and unsent (stop above 256 KiB, go on in on_drain), -ENOMEM, or
- * -ENOBUFS above AL_STDIN_QUEUE_MAX. After the guest has closed stdin the bytes are dropped and 0 is returned. */
+/* Queues stdin bytes (copied). Returns the bytes now queued and unsent (stop above 256 KiB, go on in on_drain),
+ * -ENOMEM, or -ENOBUFS above AL_STDIN_QUEUE_MAX. After the guest has closed stdin the bytes are dropped and 0 is returned. */
 int64_t
 al_stream_write(al_stream_t *s, const void *p, size_t n);
 void
@@ -119,8 +120,8 @@ void
 al_stream_signal(al_stream_t *s, int signo, bool tree);
 void
 al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols);
-/* Has the guest end the command's whole tree: SIGTERM, SIGKILL after `grace_ms`, whose clock runs in the guest. EXIT comes
- * when the tree is gone. One that has not been sent yet is reset. */
+/* Has the guest end the command's whole tree: SIGTERM, SIGKILL after `grace_ms`, whose clock runs in the guest. EXIT
+ * comes when the tree is gone. One that has not been sent yet is reset. */
 void
 al_stream_cancel(al_stream_t *s, uint32_t grace_ms);
 /* Abandons the stream: RESET to the guest, no on_data any more, on_exit (kind -1, `why` or AL_EABORTED) on the next

@@ -8,19 +8,20 @@
 
 /* Theory of operation.
  *
- * Everything happens on the loop thread in one of three places: the read callback (parses frames and calls the receivers),
- * the `turn` timer (one turn of the loop later: ends streams and the channel, sends), and the `clock` timer (deadlines). A
- * function that the user calls only notes what is wanted and asks for a turn, so that no callback ever comes from inside a
- * user's call and nothing is freed under a caller's feet.
+ * Everything happens on the loop thread in one of three places: the read callback (parses frames and calls the
+ * receivers), the `turn` timer (one turn of the loop later: ends streams and the channel, sends), and the `clock` timer
+ * (deadlines). A function that the user calls only notes what is wanted and asks for a turn, so that no callback ever
+ * comes from inside a user's call and nothing is freed under a caller's feet.
  *
- * Sending: at most one uv_write is in flight. Each time there is none, al__chan_flush fills one buffer: the acknowledgement,
- * then the control queue (HELLO, CONFIG, PING, RESET), then each stream's small frames (CREDIT, SIGNAL, RESIZE), then open
- * requests and stdin, one chunk per stream and round. Credits and signals are kept as numbers and bits until they are
- * written, so that a guest which does not read cannot make us queue them.
+ * Sending: at most one uv_write is in flight. Each time there is none, al__chan_flush fills one buffer: the
+ * acknowledgement, then the control queue (HELLO, CONFIG, PING, RESET), then each stream's small frames (CREDIT,
+ * SIGNAL, RESIZE), then open requests and stdin, one chunk per stream and round. Credits and signals are kept as
+ * numbers and bits until they are written, so that a guest which does not read cannot make us queue them.
  *
- * A stream id is given out when the open request begins to go out. One that never was is fatal, and so is one whose guest
- * has said EXIT or RESET. A stream that we have reset stays behind in `crossed` until the guest has acknowledged our RESET:
- * what was on its way is dropped, but checked as before, so that it cannot be more than the stream's own windows allow. */
+ * A stream id is given out when the open request begins to go out. One that never was is fatal, and so is one whose
+ * guest has said EXIT or RESET. A stream that we have reset stays behind in `crossed` until the guest has acknowledged
+ * our RESET: what was on its way is dropped, but checked as before, so that it cannot be more than the stream's own
+ * windows allow. */
 
 #define AL_CHUNK_MAX 16384u       /* payload bytes of one stream per round */
 #define AL_WRITE_MAX 65536u       /* bytes of one write */
@@ -143,8 +144,9 @@ al__chan_read_cb(uv_stream_t *in, ssize_t n, const uv_buf_t *buf);
 void
 al__chan_alloc_cb(uv_handle_t *in, size_t hint, uv_buf_t *buf);
 
+/* queues a control frame */
 int
-al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, uint32_t n); /* queues a control frame */
+al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, uint32_t n);
 void
 al__chan_flush(al_chan_t *c);
 
@@ -154,8 +156,9 @@ void
 al__stream_finish(al_stream_t *s); /* out of the table, on_exit; freed, or kept in `crossed` */
 al_stream_t *
 al__stream_crossed(al_chan_t *c, uint32_t id); /* among those reset by us */
+/* frees those whose RESET lies in the first `acked` bytes; UINT64_MAX: all */
 void
-al__stream_forget(al_chan_t *c, uint64_t acked); /* frees those whose RESET lies in the first `acked` bytes; UINT64_MAX: all */
+al__stream_forget(al_chan_t *c, uint64_t acked);
 int
 al__tlv_append(al_buf_t *b, uint16_t tag, const void *p, size_t n);
 

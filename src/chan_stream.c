@@ -33,8 +33,8 @@ al__stream_forget(al_chan_t *c, uint64_t acked) {
   }
 }
 
-/* Its number must be known until nothing of the guest can be on its way any more. Few can be here: each has cost an open
- * request and a RESET, and of those no more go out unacknowledged than the pacing allows. */
+/* Its number must be known until nothing of the guest can be on its way any more. Few can be here: each has cost an
+ * open request and a RESET, and of those no more go out unacknowledged than the pacing allows. */
 static void
 keep_crossed(al_stream_t *s) {
   al_stream_t **at = &s->c->crossed;

@@ -8,9 +8,9 @@
 #include <string.h>
 
 /* Theory of operation. JavaScript's thread appends requests to the inbox and wakes the loop; the loop thread answers
- * each with exactly one DONE or ERROR through opts.on_event. The event of that answer is allocated with the request and waits
- * in `answers`, so that it can be given without memory. al_engine_close sets `stopping`; the loop then refuses new
- * requests, ends every lane, closes the sites and returns. When the closer's patience ends first, the engine is
+ * each with exactly one DONE or ERROR through opts.on_event. The event of that answer is allocated with the request and
+ * waits in `answers`, so that it can be given without memory. al_engine_close sets `stopping`; the loop then refuses
+ * new requests, ends every lane, closes the sites and returns. When the closer's patience ends first, the engine is
  * orphaned: it is muted (no event any more), finishes on its own thread and frees itself. */
 
 static const struct {

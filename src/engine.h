@@ -77,8 +77,9 @@ void
 al_engine_done(al_engine_t *e, uint32_t id, al_val_t *value);
 void
 al_engine_fail(al_engine_t *e, uint32_t id, const al_err_t *err);
+/* what there is beside the error */
 void
-al_engine_fail_with(al_engine_t *e, uint32_t id, const al_err_t *err, al_val_t *value); /* what there is beside the error */
+al_engine_fail_with(al_engine_t *e, uint32_t id, const al_err_t *err, al_val_t *value);
 /* `value` is a map or list that was built with the result `rc`: DONE, or NO_MEMORY when it is not whole. Taken. */
 void
 al_engine_answer(al_engine_t *e, uint32_t id, const char *op, al_val_t *value, int rc);

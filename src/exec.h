@@ -22,9 +22,10 @@ typedef struct al_exec_s al_exec_t;
 
 typedef struct al_exec_opts_s {
   al_exec_req_t req;         /* borrowed for the call */
-  /* lines: stdout as lines (on_lines) and the last 64 KiB of those lines joined by '\n', without a final one; stderr the
-   * last 64 KiB. err_lines: stderr as lines, likewise. What is neither is kept whole, up to max_output: more kills the
-   * command's tree and ends with AL_EOUTPUT_LIMIT. A line above AL_LINE_MAX is delivered in pieces, each as a line. */
+  /* lines: stdout as lines (on_lines) and the last 64 KiB of those lines joined by '\n', without a final one; stderr
+   * the last 64 KiB. err_lines: stderr as lines, likewise. What is neither is kept whole, up to max_output: more kills
+   * the command's tree and ends with AL_EOUTPUT_LIMIT. A line above AL_LINE_MAX is delivered in pieces, each as a
+   * line. */
   bool lines, err_lines;
   bool stream;               /* raw: on_bytes for stdout and stderr, nothing kept (interactiveExec) */
   const void *input;         /* bytes for stdin, copied; with req.with_stdin */
@@ -32,11 +33,12 @@ typedef struct al_exec_opts_s {
   bool input_open;           /* more input follows by al_exec_write; else EOF after `input` */
   size_t max_output;         /* of stdout, and of stderr; 0 = AL_OUTPUT_MAX */
   uint64_t timeout_ms;       /* then al_exec_cancel with AL_ETIMEOUT; 0 = none */
-  al_budget_t *budget;       /* shared by the lane's commands, outlives them until their on_done; NULL: no common limit */
+  /* shared by the lane's commands, outlives them until their on_done; NULL: no common limit */
+  al_budget_t *budget;
 } al_exec_opts_t;
 
-/* With an error: exit_code -1 when the guest did not tell it, out and errs the last 64 KiB of what had come (NULL: lost for
- * want of memory). */
+/* With an error: exit_code -1 when the guest did not tell it, out and errs the last 64 KiB of what had come (NULL: lost
+ * for want of memory). */
 typedef struct al_exec_result_s {
   int exit_code;             /* 128 + n for a signal */
   int signal;                /* 0 or the signal */
@@ -53,7 +55,8 @@ typedef struct al_exec_cbs_s {
    * receiver that does not call it stops this output of this command and nothing else. */
   void (*on_lines)(al_exec_t *e, void *data, int sub, const uint8_t *p, size_t n);
   void (*on_bytes)(al_exec_t *e, void *data, int sub, const uint8_t *p, size_t n); /* opts.stream */
-  void (*on_drain)(al_exec_t *e, void *data); /* opts.input_open: al_exec_write went above 64 KiB and is below again; may be NULL */
+  /* opts.input_open: al_exec_write went above 64 KiB and is below again; may be NULL */
+  void (*on_drain)(al_exec_t *e, void *data);
   /* Last, exactly once; err->code 0 = result valid, whatever the exit code. The exec's memory is gone after it. A
    * result comes only after everything handed on has been given back by al_exec_taken, so that no line can come after
    * it; an error does not wait, and the channel's end is one. A command that could not be started is AL_EEXEC_FAILED
@@ -75,9 +78,9 @@ void
 al_exec_signal(al_exec_t *e, int signo, bool tree);
 void
 al_exec_resize(al_exec_t *e, uint16_t rows, uint16_t cols); /* of its terminal; nothing without one */
-/* Ends the command's whole tree, SIGTERM first, SIGKILL after req.kill_ms, and settles with `why` (NULL: AL_EABORTED) when
- * the guest says that it is gone, or AL_CANCEL_MARGIN_MS after that. Nothing is handed on any more: what still comes is in
- * the tails. */
+/* Ends the command's whole tree, SIGTERM first, SIGKILL after req.kill_ms, and settles with `why` (NULL: AL_EABORTED)
+ * when the guest says that it is gone, or AL_CANCEL_MARGIN_MS after that. Nothing is handed on any more: what still
+ * comes is in the tails. */
 void
 al_exec_cancel(al_exec_t *e, const al_err_t *why);
 

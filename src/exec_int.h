@@ -39,7 +39,8 @@ struct al_exec_s {
   al_exec_result_t result;
   al_err_t err;
   al_chan_watch_t watch; /* one whose lines nobody takes must not outlive the channel */
-  uv_timer_t timer; /* the timeout, then the patience with a cancelled command; closing it is how on_done gets to the loop */
+  /* the timeout, then the patience with a cancelled command; closing it is how on_done gets to the loop */
+  uv_timer_t timer;
 };
 
 void

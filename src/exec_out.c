@@ -116,8 +116,8 @@ al__out_finish(al_out_t *o) {
   return r > 0 ? 0 : r;
 }
 
-/* The bytes handed on and the bytes of the stream differ (line ends, unfinished lines), so the rule is: never is more of
- * the stream's credit withheld than the receiver still holds. */
+/* The bytes handed on and the bytes of the stream differ (line ends, unfinished lines), so the rule is: never is more
+ * of the stream's credit withheld than the receiver still holds. */
 void
 al__out_credit(al_out_t *o) {
   if (o->owed <= o->handed) return;
@@ -126,7 +126,8 @@ al__out_credit(al_out_t *o) {
   if (o->e->s) al_stream_consumed(o->e->s, o->sub, n);
 }
 
-/* Called in the midst of a hand-over too, so the batch stays. Tails are best effort: want of memory is no second error. */
+/* Called in the midst of a hand-over too, so the batch stays. Tails are best effort: want of memory is no second
+ * error. */
 void
 al__out_only_tail(al_out_t *o) {
   const al_buf_t *part = &o->split.part;

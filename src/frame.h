@@ -73,7 +73,8 @@ enum {
   AL_TLV_SIZE = 6,     /* EXEC with a terminal: u16 rows, u16 columns */
   AL_TLV_PATH = 7,     /* READ: the file; CONFIG: the worktree */
   AL_TLV_TIME = 8,     /* CONFIG: u64 host clock, nanoseconds since 1970 */
-  AL_TLV_GRACE = 9,    /* EXEC: u32 milliseconds that others may hold the pipes, u32 from SIGTERM to SIGKILL of AL_EXEC_END_TREE */
+  /* EXEC: u32 milliseconds that others may hold the pipes, u32 from SIGTERM to SIGKILL of AL_EXEC_END_TREE */
+  AL_TLV_GRACE = 9,
   AL_TLV_LIMITS = 10,  /* EXEC: u32 processes, u32 thousandths of a CPU, u64 bytes of memory; 0 = no such limit */
 };
 /* Without AL_EXEC_STDIN stdin is /dev/null; with AL_EXEC_END_TREE whoever outlives the main process is ended, as by

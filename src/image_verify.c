@@ -14,9 +14,10 @@
 
 /*
  * Theory of operation. Hashing half a gigabyte takes seconds, so its result is kept in <dir>/.verified: the manifest's
- * digest, and of every file size, times, inode and device. When these are all the same, nobody has written to the files:
- * a write changes ctime, which no program can set back. One hole is left, a write within the granularity of the clock
- * right after the hashing; so a result is kept only when every ctime is at least two seconds older than the hashing.
+ * digest, and of every file size, times, inode and device. When these are all the same, nobody has written to the
+ * files: a write changes ctime, which no program can set back. One hole is left, a write within the granularity of the
+ * clock right after the hashing; so a result is kept only when every ctime is at least two seconds older than the
+ * hashing.
  */
 
 #define CHUNK ((size_t) 1 << 20)

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Theory of operation. One operation, a few steps, each of which can find its work done already; so it may be run again from any state,
- * by any process.
+/* Theory of operation. One operation, a few steps, each of which can find its work done already; so it may be run again
+ * from any state, by any process.
  *   1 inspect (worker): the directory must be a directory of ours directly below <home>/lima, not a link. `limactl delete -f` kills
  *     whatever stands in a pid file, so each pid file's process is identified by its command line, and the file of a stranger is unlinked.
  *   2 limactl delete -f NAME, when there is a lima.yaml for it to read. Its failure is not final.

@@ -14,9 +14,9 @@ typedef struct al_lines_s {
   uint64_t lines, cuts;
 } al_lines_t;
 
-/* One line without its end; `cut` when the line goes on in the next call. line[len] may be read, and is '\n' when the line
- * was put together in `part`. Non-zero return stops the feed; then nothing is touched any more, so that the receiver may
- * have taken `part` away. */
+/* One line without its end; `cut` when the line goes on in the next call. line[len] may be read, and is '\n' when the
+ * line was put together in `part`. Non-zero return stops the feed; then nothing is touched any more, so that the
+ * receiver may have taken `part` away. */
 typedef int (*al_lines_cb)(void *data, const uint8_t *line, size_t len, bool cut);
 
 void

@@ -17,7 +17,8 @@ typedef enum {
   AL_PROC_NULL,   /* /dev/null */
   AL_PROC_BUFFER, /* stdin: from `input`; stdout: into a capped buffer */
   AL_PROC_PIPE,   /* the caller gets the uv_pipe_t: p->in / p->outp */
-  AL_PROC_FD, /* the descriptor in_fd / out_fd is handed to the child (borrowed): the caller keeps the other end as long as it likes */
+  /* the descriptor in_fd / out_fd is handed to the child (borrowed): the caller keeps the other end at will */
+  AL_PROC_FD,
 } al_proc_io_t;
 
 typedef struct al_proc_s al_proc_t;

@@ -170,8 +170,8 @@ answer(al_db_job_t *job, int status) {
   al_free(c);
 }
 
-/* Drops tickets that nobody asks for any more, since the process is gone or stands still or could not write that it has left, and tells
- * whether an older one than ours is still waiting. */
+/* Drops tickets that nobody asks for any more, since the process is gone or stands still or could not write that it has
+ * left, and tells whether an older one than ours is still waiting. */
 static int
 older_waiter(call_t *c, sqlite3 *sql, bool *older) {
   sqlite3_stmt *st;

@@ -44,8 +44,9 @@ typedef struct al_pipe_s {
 
 int
 al__pipe_init(uv_loop_t *loop, al_pipe_t *p, uv_async_cb cb);
+/* thread; waits for room. 0, -ECANCELED when broken, -ENOMEM */
 int
-al__pipe_put(al_pipe_t *p, const void *bytes, size_t n); /* thread; waits for room. 0, -ECANCELED when broken, -ENOMEM */
+al__pipe_put(al_pipe_t *p, const void *bytes, size_t n);
 al_block_t *
 al__pipe_take(al_pipe_t *p); /* loop; NULL = empty; the caller frees */
 void

@@ -15,11 +15,11 @@
 /* Theory of operation.
  *
  * The target's directories are divided at the root. The root is found from the top: each directory with a .git entry
- * becomes it, so the nearest one wins, and without any it is the directory the caller named, or else the deepest one that
- * exists. Once a root is found, the search stops at a link: otherwise a link that a guest committed into the worktree could
- * lead into another repository, and that one's .git would make it the root. The root is resolved once, with its links, to a
- * descriptor; from there every component is opened below its parent's descriptor without following, so a link that
- * appears meanwhile is refused and not followed. */
+ * becomes it, so the nearest one wins, and without any it is the directory the caller named, or else the deepest one
+ * that exists. Once a root is found, the search stops at a link: otherwise a link that a guest committed into the
+ * worktree could lead into another repository, and that one's .git would make it the root. The root is resolved once,
+ * with its links, to a descriptor; from there every component is opened below its parent's descriptor without
+ * following, so a link that appears meanwhile is refused and not followed. */
 
 #define TRIES 8
 

@@ -47,7 +47,10 @@ function sshPort(file) {
   return undefined;
 }
 
-/** QEMU's user network accepts before the guest listens: only the banner proves anything. On a busy machine sshd needs longer. */
+/**
+ * QEMU's user network accepts before the guest listens: only the banner proves anything. On a busy machine sshd needs
+ * longer.
+ */
 const bannerAt = (port, patience) => new Promise((resolve) => {
   const socket = createConnection({ port, host: "127.0.0.1", timeout: patience });
   const finish = (seen) => { socket.destroy(); resolve(seen); };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generated parts of the documentation, made of src/err.h and lib/; run by generate-docs, compared by test/ts/docs.test.ts.
+// The generated parts of the documentation, made of src/err.h and lib/; run by generate-docs, compared by
+// test/ts/docs.test.ts.
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes docs/FAILURES.md from what the last run of test/matrix left in build/check/matrix-rows.json; run by generate-failures.
+// Writes docs/FAILURES.md from what the last run of test/matrix left in build/check/matrix-rows.json; run by
+// generate-failures.
 import { readFileSync, writeFileSync } from "node:fs";
 import { release } from "node:os";
 import { join } from "node:path";

@@ -79,7 +79,8 @@ typedef struct al_slot_s {
   uint64_t started_ns, grace_ns;   /* monotonic */
   uint32_t hold_ms, kill_ms;       /* RUN: the graces of its request */
   bool end_tree;                   /* RUN: what outlives the main process is ended */
-  bool cancelled;                  /* RUN: by the host; what it gives no credit for any more is dropped after the grace */
+  /* RUN: by the host; what it gives no credit for any more is dropped after the grace */
+  bool cancelled;
   uint64_t kill_ns;                /* RUN: when the tree is killed, then when we stop waiting for its end; 0 = never */
   bool kill_sent, given_up;
   bool oom;                        /* DONE */

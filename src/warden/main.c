@@ -15,11 +15,11 @@
  *   warden --agent-lane-policy 1 --qemu PATH --network none|open --accel tcg|kvm|hvf --channel port|shell
  *     --owner PID:START --log FILE -- ...
  *
- * Before that Lima asks QEMU a few questions (version, accelerators) *without* our words; exactly those pass through, to
- * the QEMU that PATH names, since no guest runs in them. Everything else is the start of a VM: each argument must be on the
- * list in rules.c, and QEMU gets an argument list that we wrote. The warden never fails open: what it does not know ends
- * with status 1 and one sentence on stderr and in the log. For a VM nothing is taken from the environment and nothing of
- * it reaches QEMU.
+ * Before that Lima asks QEMU a few questions (version, accelerators) *without* our words; exactly those pass through,
+ * to the QEMU that PATH names, since no guest runs in them. Everything else is the start of a VM: each argument must be
+ * on the list in rules.c, and QEMU gets an argument list that we wrote. The warden never fails open: what it does not
+ * know ends with status 1 and one sentence on stderr and in the log. For a VM nothing is taken from the environment and
+ * nothing of it reaches QEMU.
  */
 
 static al_warden_vm_t vm; /* large, and the heap is not used */

@@ -258,8 +258,8 @@ test_chan_nothing_follows_the_last_frame(void **state) {
   }
 }
 
-/* What may have crossed our RESET is dropped: as much as the stream's windows allow, and until the guest has acknowledged
- * the RESET. */
+/* What may have crossed our RESET is dropped: as much as the stream's windows allow, and until the guest has
+ * acknowledged the RESET. */
 static void
 test_chan_what_crossed_a_reset_is_bounded(void **state) {
   (void) state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A guest that has been taken over (test/fixtures/hostile_agent.c), beside a healthy lane in the same process: what each
- * misdeed comes to, what it costs the host, and that the other lane is not disturbed. Holds the table in
+/* A guest that has been taken over (test/fixtures/hostile_agent.c), beside a healthy lane in the same process: what
+ * each misdeed comes to, what it costs the host, and that the other lane is not disturbed. Holds the table in
  * docs/HOSTILE.md. */
 #include "exec_test.h"
 #include "chan_int.h"

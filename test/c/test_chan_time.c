@@ -141,7 +141,8 @@ test_time_guest_clock_is_set_after_a_jump(void **state) {
   al_chan_time(r.chan, wall + 60 * s, mono + 60 * s);           /* a minute went by */
   al_chan_time(r.chan, wall + 120 * s + s / 2, mono + 120 * s); /* and another, on a clock that is not quite right */
   assert_alive(&r);                                             /* expects PING, so no CLOCK was sent */
-  al_chan_time(r.chan, wall + 3720 * s, mono + 120 * s); /* an hour of sleep, which the monotonic clock does not count */
+  /* an hour of sleep, which the monotonic clock does not count */
+  al_chan_time(r.chan, wall + 3720 * s, mono + 120 * s);
   expect(&r, &f, AL_F_CLOCK);
   assert_int_equal(f.stream, 0);
   assert_true(al_get64(f.payload) == wall + 3720 * s);

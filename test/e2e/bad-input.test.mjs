@@ -28,7 +28,10 @@ function fakeLimactl(version) {
   return file;
 }
 
-/** The real limactl; while it reads a lane's configuration back, `file` is in _config, and gone again before anybody else looks there. */
+/**
+ * The real limactl; while it reads a lane's configuration back, `file` is in _config, and gone again before anybody
+ * else looks there.
+ */
 function plantingLimactl(file, text) {
   const dir = scratch("planting-limactl"), limactl = join(dir, "limactl"), real = process.env.AGENT_LANE_LIMACTL ?? sh("command -v limactl");
   writeFileSync(join(dir, "plant"), text);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One real lane under whatever Node runs this: commands, lines, both copies, close, nothing left. For the matrix of Nodes.
+// One real lane under whatever Node runs this: commands, lines, both copies, close, nothing left. For the matrix of
+// Nodes.
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

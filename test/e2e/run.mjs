@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // SPDX-License-Identifier: Apache-2.0
-// Runs the real-VM tests one file after another: run.mjs [FILE...].      Last line: "e2e: N passed, N failed, N skipped".
+// Runs the real-VM tests one file after another: run.mjs [FILE...].
+// Last line: "e2e: N passed, N failed, N skipped".
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";

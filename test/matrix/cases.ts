@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can go wrong in each step of create, as scenarios of the scripted limactl (test/ts/support/limactl.mjs), and what the caller is told.
+// What can go wrong in each step of create, as scenarios of the scripted limactl (test/ts/support/limactl.mjs), and
+// what the caller is told.
 import { appendFileSync, chmodSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
@@ -22,11 +23,16 @@ export interface Case {
   readonly code: string;
   /** What must be in the message. */
   readonly says?: RegExp;
-  /** startTimeoutSeconds; a failure that does not wait for it gets a long one, so that a slow machine changes nothing. */
+  /**
+   * startTimeoutSeconds; a failure that does not wait for it gets a long one, so that a slow machine changes nothing.
+   */
   readonly timeout?: number;
   /** Without a prepared _config: keys and networks.yaml are still to be made. */
   readonly fresh?: boolean;
-  /** The home's path has a space in it, as the path of everything below: of the warden, too, which Lima splits like a shell. */
+  /**
+   * The home's path has a space in it, as the path of everything below: of the warden, too, which Lima splits like a
+   * shell.
+   */
   readonly space?: boolean;
   /** Runs before create; what it gives is merged into scenario and options. */
   readonly before?: (place: Place) => void | Promise<{ scenario?: object; options?: object } | void> | { scenario?: object; options?: object };
@@ -236,7 +242,8 @@ const config = [
   guest("refuses", { config: "refuse" }, "START_FAILED", { says: /worktree is a file/ }),
 ];
 
-// A create that fails while its own clean-up does, too: the first error is told, and our sweep does what limactl did not.
+// A create that fails while its own clean-up does, too: the first error is told, and our sweep does what limactl did
+// not.
 const failing = (more: object) => ({ at: { "start.wait": ["exit"], "hostagent.port": ["hang"], ...more } });
 const cleanup: Omit<Case, "step">[] = [
   ...["exit", "kill", "hang", "deaf"].map((how) => ({ failure: `start fails; delete: ${how}`, scenario: failing({ "delete.read": [how] }), code: "START_FAILED" })),

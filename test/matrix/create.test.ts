@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every step of create, every failure that can happen there, through lima() and the whole core: nothing is left when create settles, the
-// first error is what is told, and it settles within startTimeoutSeconds + 10 s. Leaves the table in build/check/matrix-rows.json.
+// Every step of create, every failure that can happen there, through lima() and the whole core: nothing is left when
+// create settles, the first error is what is told, and it settles within startTimeoutSeconds + 10 s. Leaves the table
+// in build/check/matrix-rows.json.
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { chownSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -48,7 +49,10 @@ function makeDir(path: string): string {
   return path;
 }
 
-/** Processes that belong to `home`, from outside: by their arguments, or by the LIMA_HOME that only limactl's family has. */
+/**
+ * Processes that belong to `home`, from outside: by their arguments, or by the LIMA_HOME that only limactl's family
+ * has.
+ */
 function processes(home: string, owner: number | undefined): string[] {
   const table = execFileSync("ps", ["-wweo", "pid=,stat=,args="], { encoding: "utf8", maxBuffer: 16 << 20 });
   const found: string[] = [];

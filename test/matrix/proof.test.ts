@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Somebody else in the guest's place, under a real Sandcastle run: PEER_UNPROVEN, and of the run's environment, prompt and repository no byte
-// leaves the host. The impostors keep every byte that they get.
+// Somebody else in the guest's place, under a real Sandcastle run: PEER_UNPROVEN, and of the run's environment, prompt
+// and repository no byte leaves the host. The impostors keep every byte that they get.
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, readFileSync } from "node:fs";
 import { arch } from "node:os";

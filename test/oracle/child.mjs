@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one scenario in a process of its own: child.mjs PROVIDER SCENARIO LOG. Started by run-oracle.mjs, which sets HOME and TMPDIR to scratch folders.
+// Runs one scenario in a process of its own: child.mjs PROVIDER SCENARIO LOG. Started by run-oracle.mjs, which sets
+// HOME and TMPDIR to scratch folders.
 import { localProvider } from "./lib/local.mjs";
 import { makeKit } from "./lib/kit.mjs";
 import { Recorder } from "./lib/recorder.mjs";

@@ -1,10 +1,15 @@
 #!/usr/bin/env node
 // SPDX-License-Identifier: Apache-2.0
-// Runs scenarios on the plain local provider and on the product, and says for each whether the outcome is the expected one (expected.mjs).
+// Runs scenarios on the plain local provider and on the product, and says for each whether the outcome is the expected
+// one (expected.mjs).
 //   compare.mjs [--provider lima|agent] [--all [--nightly]] [--log FILE [--resume]] [--page FILE] [SCENARIO...]
-// --provider: lima = real VMs, one at a time (default); agent = the lane agent as a local process, two scenarios at a time.
-// --all: every scenario but the long ones, which --nightly adds. --page: writes the conformance page, of a complete run on real VMs only.
-// --log: keeps both logs of every scenario, as JSON lines; --resume judges what is there already instead of running it again. Last line: "oracle: N passed, N failed, N skipped".
+// --provider: lima = real VMs, one at a time (default); agent = the lane agent as a local process, two scenarios at a
+// time.
+// --all: every scenario but the long ones, which --nightly adds. --page: writes the conformance page, of a complete run
+// on real VMs only.
+// --log: keeps both logs of every scenario, as JSON lines; --resume judges what is there already instead of running it
+// again.
+// Last line: "oracle: N passed, N failed, N skipped".
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { expected, rules } from "./expected.mjs";

@@ -49,8 +49,9 @@ export const everywhere = [
 ];
 
 /**
- * {kind, rule | reason, differences: [{at, plain, product, may?}], codes, faultless}. `differences` are what a run must show (unless `may`) where it is
- * not equal: the path in the log, and both values. `note`: what one must know of an equal result. `codes`: errors of ours that may stand where the plain provider's own error stands.
+ * {kind, rule | reason, differences: [{at, plain, product, may?}], codes, faultless}. `differences` are what a run must
+ * show (unless `may`) where it is not equal: the path in the log, and both values. `note`: what one must know of an
+ * equal result. `codes`: errors of ours that may stand where the plain provider's own error stands.
  */
 export const expected = {
   demo: equal(),

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one scenario against one provider and prints its normalised call log and outcome as JSON:
 //   run-oracle.mjs --provider local|lima|agent --scenario NAME [--raw] [--faultless]        run-oracle.mjs --list
-// local: the plain provider. lima: the product on real VMs. agent: the product with the lane agent as a local process, without a VM.
+// local: the plain provider. lima: the product on real VMs. agent: the product with the lane agent as a local process,
+// without a VM.
 import { spawn } from "node:child_process";
 import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -17,12 +18,16 @@ import { scenarios } from "./scenarios/index.mjs";
 const DEADLINE_SECONDS = 60, BOOT_SECONDS = 120, LINGER_SECONDS = 8;
 const child = fileURLToPath(new URL("./child.mjs", import.meta.url));
 
-/** HOME and TMPDIR are scratch folders, so that a scenario cannot touch yours; the product's home on real VMs stays the real one. */
+/**
+ * HOME and TMPDIR are scratch folders, so that a scenario cannot touch yours; the product's home on real VMs stays the
+ * real one.
+ */
 function environment(provider, scratch, faultless) {
   for (const name of ["home", "tmp"]) mkdirSync(join(scratch, name));
   return {
     ...process.env, HOME: join(scratch, "home"), TMPDIR: join(scratch, "tmp"), GIT_CONFIG_NOSYSTEM: "1", GIT_TERMINAL_PROMPT: "0",
-    // The host commits in another second than the guest, always: whether two object names are equal must not depend on speed.
+    // The host commits in another second than the guest, always: whether two object names are equal must not depend on
+    // speed.
     GIT_COMMITTER_DATE: "2001-01-01T00:00:00Z",
     ...(faultless ? { ORACLE_FAULTLESS: "1" } : {}),
     ...makePlace(provider, scratch),
@@ -48,8 +53,8 @@ function waitFor(running, seconds, log) {
 }
 
 /**
- * Gives {scenario, provider, calls, notes, end, left, seconds}; `raw` keeps the entries as recorded, `output` is what the process printed.
- * `faultless`: faults that are the plain provider's own are left out.
+ * Gives {scenario, provider, calls, notes, end, left, seconds}; `raw` keeps the entries as recorded, `output` is what
+ * the process printed. `faultless`: faults that are the plain provider's own are left out.
  */
 export async function runScenario(provider, name, { raw = false, faultless = false } = {}) {
   const scenario = scenarios[name];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handle against an engine that the test answers by hand: what is asked of the core, and what the caller gets to see.
+// The handle against an engine that the test answers by hand: what is asked of the core, and what the caller gets to
+// see.
 import { inspect } from "node:util";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import type { LaneEvent } from "../../lib/events.js";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds the layers of docs/ARCHITECTURE.md: who may include whom, which libraries are seen where, and that no file grows too long.
+// Holds the layers of docs/ARCHITECTURE.md: who may include whom, which libraries are seen where, and that no file
+// grows too long.
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { fileURLToPath } from "node:url";

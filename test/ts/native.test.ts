@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The addon itself: what may cross the border, the life of the engine in its environment, and advice when it cannot be loaded.
+// The addon itself: what may cross the border, the life of the engine in its environment, and advice when it cannot be
+// loaded.
 import { spawnSync } from "node:child_process";
 import { copyFileSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole stack without a VM: lima() on the real addon and engine, a scripted limactl, a scripted guest behind a real channel.
+// The whole stack without a VM: lima() on the real addon and engine, a scripted limactl, a scripted guest behind a real
+// channel.
 import { afterAll, describe, expect, it } from "vitest";
 import { Stage } from "./support/stage.js";
 

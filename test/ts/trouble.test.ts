@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes in trouble, on the real engine and a scripted limactl: ends that cannot be proven, and leftovers that take their time.
+// Lanes in trouble, on the real engine and a scripted limactl: ends that cannot be proven, and leftovers that take
+// their time.
 import { afterAll, describe, expect, it } from "vitest";
 import { Stage } from "./support/stage.js";
 

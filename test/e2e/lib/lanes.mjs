@@ -14,8 +14,9 @@ export const small = { cpus: 2, memoryGiB: 1.5, network: "none" };
 export const provider = (options = {}) => lima({ ...small, ...options });
 /** Used without Sandcastle, so there is no sync-in to watch for, and nobody gives up after 120 s on a busy machine. */
 /**
- * A ready lane. One emulated guest in a hundred and more has been seen to hang in its boot; the tests of a lane are not about that, so such a
- * boot is told on the console and tried once more. What a caller of the product sees of it has tests of its own (START_TIMEOUT).
+ * A ready lane. One emulated guest in a hundred and more has been seen to hang in its boot; the tests of a lane are not
+ * about that, so such a boot is told on the console and tried once more. What a caller of the product sees of it has
+ * tests of its own (START_TIMEOUT).
  */
 export async function openLane(options = {}, env = {}) {
   const create = () => provider({ syncInTimeoutSeconds: 3600, startTimeoutSeconds: 120, ...options }).create({ env });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that owns one lane and waits: owner.mjs OPTIONS(JSON). Prints "creating", then "ready" or "error CODE MESSAGE".
+// A process that owns one lane and waits: owner.mjs OPTIONS(JSON). Prints "creating", then "ready" or "error CODE
+// MESSAGE".
 import { lima } from "@agent-lane/provider-lima";
 
 const options = JSON.parse(process.argv[2]);

@@ -24,7 +24,9 @@ function limaHomeOf(pid) {
   }
 }
 
-/** Our user's processes whose command line names a lane of `home` (hostagent, warden, QEMU, ssh master, shell, limactl). */
+/**
+ * Our user's processes whose command line names a lane of `home` (hostagent, warden, QEMU, ssh master, shell, limactl).
+ */
 export function laneProcesses(home = productHome(), name = "") {
   const table = execFileSync("ps", ["-wweo", "pid=,uid=,stat=,args="], { encoding: "utf8", maxBuffer: 16 << 20, timeout: 20_000 });
   const found = [];
@@ -95,7 +97,8 @@ export const alive = (pid) => {
   }
 };
 
-// As a program: prints the counts as one JSON object; of all lanes, or of those that E2E_LANES names (an argument would count itself).
+// As a program: prints the counts as one JSON object; of all lanes, or of those that E2E_LANES names (an argument would
+// count itself).
 if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
   const names = (process.env.E2E_LANES ?? "").split(" ").filter(Boolean), left = leftovers();
   const wanted = (text) => names.length === 0 || names.some((name) => text.includes(name));

@@ -19,7 +19,10 @@ const fits = (wanted, value) =>
   : typeof wanted === "function" ? wanted(value)
   : isDeepStrictEqual(wanted, value);
 
-/** The plain provider's error stands where ours does, in its own words: ours names its code, and which code is part of the expectation. */
+/**
+ * The plain provider's error stands where ours does, in its own words: ours names its code, and which code is part of
+ * the expectation.
+ */
 function sameErrorOtherWords({ path, plain, product }, codes) {
   if (path.endsWith(".code")) return codes.includes(product);
   if (path.endsWith(".rejected.name")) return codes.length > 0 && plain === "Error" && product === "LaneError";
@@ -27,7 +30,10 @@ function sameErrorOtherWords({ path, plain, product }, codes) {
   return codes.some((code) => product.includes(`[${code}]`) || product.includes(`[${code}, step `));
 }
 
-/** Gives {verdict: "equal" | "safer" | "n-a" | "UNEXPLAINED", explained: [{path, why}], unexplained: [...], unmet: [...]}. */
+/**
+ * Gives {verdict: "equal" | "safer" | "n-a" | "UNEXPLAINED", explained: [{path, why}], unexplained: [...], unmet:
+ * [...]}.
+ */
 export function judge(name, plain, product) {
   const entry = expected[name];
   if (!entry) return { verdict: "UNEXPLAINED", explained: [], unexplained: [], unmet: [`${name} has no expected result`] };

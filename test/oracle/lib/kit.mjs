@@ -42,7 +42,9 @@ const plain = (value) =>
 /** A `git` for the guest that does `action` (shell) when its arguments match `pattern`, and is git otherwise. */
 export const gitThat = (pattern, action) => (guest) => guest.install("git", `#!/bin/sh\ncase "$*" in ${pattern}) ${action} ;; esac\nexec /usr/bin/git "$@"\n`);
 
-/** `ownFaults`: a fault of the plain provider's own code is replaced by one that this provider can have, or left out. */
+/**
+ * `ownFaults`: a fault of the plain provider's own code is replaced by one that this provider can have, or left out.
+ */
 export function makeKit(recorder, makeInner, { ownFaults = false } = {}) {
   const repo = makeRepo();
   recorder.scrub(repo, "$REPO");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a scenario leaves behind once its process is gone: guests and processes. Looked at for a while, since the product ends a lane from outside.
+// What a scenario leaves behind once its process is gone: guests and processes. Looked at for a while, since the
+// product ends a lane from outside.
 import { execFileSync } from "node:child_process";
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
@@ -22,8 +23,9 @@ function reap(env) {
 }
 
 /**
- * Gives {guests, processes, reaped?}: how many are left. Kills what is left of `scratch` afterwards, so that a scenario never disturbs the next.
- * Of the product only processes count at first: what ends a VM when its owner is killed leaves the directory to the next sweep, which runs here.
+ * Gives {guests, processes, reaped?}: how many are left. Kills what is left of `scratch` afterwards, so that a scenario
+ * never disturbs the next. Of the product only processes count at first: what ends a VM when its owner is killed leaves
+ * the directory to the next sweep, which runs here.
  */
 export async function whatIsLeft(provider, scratch, lanes, env) {
   const named = (pid) => lanes.some((lane) => commandLine(pid).includes(lane));

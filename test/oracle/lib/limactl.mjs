@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A limactl whose guests are this machine: the real lane agent, as the product delivered it, runs as a local process of this user. Everything
-// else is the scripted limactl of the tests. <home>/run/oracle.json: {disk, start?, delete?}; what a guest keeps is below `disk`; a verb may fail or hang.
+// A limactl whose guests are this machine: the real lane agent, as the product delivered it, runs as a local process of
+// this user. Everything else is the scripted limactl of the tests. <home>/run/oracle.json: {disk, start?, delete?};
+// what a guest keeps is below `disk`; a verb may fail or hang.
 import { spawn } from "node:child_process";
 import { appendFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
@@ -27,7 +28,10 @@ function powerOff(name) {
 
 const isAlive = (pid) => existsSync(`/proc/${pid}`) && !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
 
-/** What a VM does by itself: when QEMU or the guest's agent is gone, everything in the guest is. Of a session of its own, so that nobody's kill reaches it. */
+/**
+ * What a VM does by itself: when QEMU or the guest's agent is gone, everything in the guest is. Of a session of its
+ * own, so that nobody's kill reaches it.
+ */
 function watch(disk, agent, pidfile) {
   const qemu = Number(readFileSync(pidfile, "utf8"));
   const poll = setInterval(() => {

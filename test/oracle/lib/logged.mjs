@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A logging and fault-injecting proxy around any isolated provider: both providers are compared through it, so the format is the same by construction.
+// A logging and fault-injecting proxy around any isolated provider: both providers are compared through it, so the
+// format is the same by construction.
 import { stat } from "node:fs/promises";
 import { dirname } from "node:path";
 import { createIsolatedSandboxProvider } from "@ai-hero/sandcastle";
@@ -20,7 +21,10 @@ const describeOptions = (options) => {
   return shown;
 };
 
-/** Every call with its outcome into the recorder; what the scenario's hooks throw or return goes to Sandcastle in the guest's place. */
+/**
+ * Every call with its outcome into the recorder; what the scenario's hooks throw or return goes to Sandcastle in the
+ * guest's place.
+ */
 async function call(recorder, lane, name, details, work) {
   const end = recorder.begin(name, details, lane);
   try {
@@ -97,8 +101,9 @@ function loggedCopies(handle, recorder, lane, options) {
 }
 
 /**
- * asked: env, guestEnv, prepare(guest), hooks {create, exec, copyIn, copyFileOut, close, mapResult}, bufferLines, interactive (whether the handle has
- * interactiveExec), product (options of lima()). `own` takes the place of hooks and bufferLines when `ownFaults` is set: hooks that act on the guest, `faults` of limactl, or nothing.
+ * asked: env, guestEnv, prepare(guest), hooks {create, exec, copyIn, copyFileOut, close, mapResult}, bufferLines,
+ * interactive (whether the handle has interactiveExec), product (options of lima()). `own` takes the place of hooks and
+ * bufferLines when `ownFaults` is set: hooks that act on the guest, `faults` of limactl, or nothing.
  */
 export function logged(makeInner, recorder, asked = {}, ownFaults = false) {
   let lanes = 0;
@@ -122,7 +127,8 @@ export function logged(makeInner, recorder, asked = {}, ownFaults = false) {
           ...loggedCopies(handle, recorder, lane, options),
           close: () =>
             call(recorder, lane, "close", { inFlight: recorder.inFlight("close") }, async () => {
-              // The hook may fail or hang in close's place; the guest is ended all the same, or the scenario would leak it.
+              // The hook may fail or hang in close's place; the guest is ended all the same, or the scenario would leak
+              // it.
               const hook = (async () => options.hooks?.close?.(lane))();
               await Promise.all([hook, handle.close()]);
               return ["done"];

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns the raw log of a scenario into one that can be compared: paths, object names, times and temporary names get fixed names.
+// Turns the raw log of a scenario into one that can be compared: paths, object names, times and temporary names get
+// fixed names.
 
 const byLength = (a, b) => b.text.length - a.text.length;
 
-/** Object names become <sha1>, <sha2> … in the order they are first seen, so equal ones stay equal and different ones differ. */
+/**
+ * Object names become <sha1>, <sha2> … in the order they are first seen, so equal ones stay equal and different ones
+ * differ.
+ */
 function shaNamer() {
   const names = new Map();
   const full = (sha) => {
@@ -32,8 +36,9 @@ function textNormaliser(scrubs) {
 }
 
 /**
- * After `git clone` of a bundle HEAD is on whichever of the branches at that commit git finds first, which depends on the random part of
- * Sandcastle's branch names. So a checkout of such a branch may find it checked out already; both end on the branch, and say so differently.
+ * After `git clone` of a bundle HEAD is on whichever of the branches at that commit git finds first, which depends on
+ * the random part of Sandcastle's branch names. So a checkout of such a branch may find it checked out already; both
+ * end on the branch, and say so differently.
  */
 function checkoutOfStampedBranch(call) {
   if (call.call !== "exec" || !/^git checkout "sandcastle\/<stamp>"$/.test(call.command ?? "") || call.outcome?.exitCode !== 0) return call;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the product runs in a scenario: `lima` on real VMs in the user's own home, `agent` in a home of its own, with the real lane agent as a local
-// process behind a scripted limactl. Also what a hostile or dying guest needs: its processes.
+// Where the product runs in a scenario: `lima` on real VMs in the user's own home, `agent` in a home of its own, with
+// the real lane agent as a local process behind a scripted limactl. Also what a hostile or dying guest needs: its
+// processes.
 import { spawnSync } from "node:child_process";
 import { chmodSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { homedir } from "node:os";

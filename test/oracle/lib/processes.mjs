@@ -15,5 +15,7 @@ export function processes(wanted) {
   });
 }
 
-/** What runs in `dir`: its program is there, or its environment names it. The watcher only has it among its arguments. */
+/**
+ * What runs in `dir`: its program is there, or its environment names it. The watcher only has it among its arguments.
+ */
 export const processesOf = (dir) => processes((pid) => readlinkSync(`/proc/${pid}/exe`).startsWith(`${dir}/`) || readFileSync(`/proc/${pid}/environ`, "latin1").includes(dir));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The call log of one scenario: what Sandcastle asked of a provider, in the order of asking, and what became of each call.
+// The call log of one scenario: what Sandcastle asked of a provider, in the order of asking, and what became of each
+// call.
 import { appendFileSync } from "node:fs";
 
 const TEXT_KEPT = 2000;
@@ -20,7 +21,9 @@ export class Recorder {
     appendFileSync(this.#file, JSON.stringify(entry) + "\n");
   }
 
-  /** A call begins. The returned function ends it with an outcome; a call that never ends stays "pending" in the log. */
+  /**
+   * A call begins. The returned function ends it with an outcome; a call that never ends stays "pending" in the log.
+   */
   begin(call, details, lane) {
     const n = ++this.#next;
     this.#write({ kind: "call", n, lane, call, ...details });

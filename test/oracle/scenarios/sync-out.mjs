@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes back: diffs, untracked files, awkward names, damaged output, patches that do not apply, a guest that lies about names.
+// What comes back: diffs, untracked files, awkward names, damaged output, patches that do not apply, a guest that lies
+// about names.
 import { createSandbox, run } from "@ai-hero/sandcastle";
 import { existsSync, mkdirSync } from "node:fs";
 import { dirname, join } from "node:path";

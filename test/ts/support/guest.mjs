@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lane agent's side of the channel in JavaScript, written from docs/PROTOCOL.md: commands run on this machine, as this user.
+// The lane agent's side of the channel in JavaScript, written from docs/PROTOCOL.md: commands run on this machine, as
+// this user.
 import { spawn } from "node:child_process";
 import { createHmac, randomBytes } from "node:crypto";
 import { createReadStream, fstatSync, openSync, statSync } from "node:fs";
@@ -108,7 +109,10 @@ class Guest {
     }
   }
 
-  /** What `hello` of the scenario may be: "mute", "die", "garbage", "old", "short", "replay", "huge", "config"; none: a good answer. */
+  /**
+   * What `hello` of the scenario may be: "mute", "die", "garbage", "old", "short", "replay", "huge", "config"; none: a
+   * good answer.
+   */
   hello(p) {
     const nonce = randomBytes(32);
     const secret = this.scenario.impostor ? randomBytes(32) : this.secret;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A complete guest image of a few bytes, and the programs of QEMU that a scripted limactl does not need but the product looks for.
+// A complete guest image of a few bytes, and the programs of QEMU that a scripted limactl does not need but the product
+// looks for.
 import { createHash } from "node:crypto";
 import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { arch } from "node:os";
@@ -61,8 +62,9 @@ export function makeImage(dir) {
 }
 
 /**
- * Fills `bin` with a limactl that is `script` run by this Node, and with what is looked up beside it. Gives limactl's path. qemu-img and
- * ssh-keygen first run <home>/run/NAME.sh, where a test may have put what they do wrong (TMPDIR is <home>/run for the core's children).
+ * Fills `bin` with a limactl that is `script` run by this Node, and with what is looked up beside it. Gives limactl's
+ * path. qemu-img and ssh-keygen first run <home>/run/NAME.sh, where a test may have put what they do wrong (TMPDIR is
+ * <home>/run for the core's children).
  */
 export function makePrograms(bin, script) {
   const limactl = join(bin, "limactl");

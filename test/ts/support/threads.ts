@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // For scripts of a Stage: worker threads with lanes, and what the process holds.
 
-// For scripts: workers whose body has `lima`, `create`, `say`; counts of what a process holds; lane directories that are there.
+// For scripts: workers whose body has `lima`, `create`, `say`; counts of what a process holds; lane directories that
+// are there.
 export const KIT = `
   import { Worker } from "node:worker_threads";
   import { readdirSync, readFileSync } from "node:fs";
