@@ -5,10 +5,29 @@
 
 #define RESERVE_MS 45000 /* a place is taken only while a boot can still be expected to finish in time */
 #define POLL_MS 250
+#define SWEEP_MS 5000 /* a place held by a process that has died meanwhile is free no later than that */
 
 static void
 on_retry(uv_timer_t *t) {
   al_lane_admit(t->data);
+}
+
+static void
+swept(void *data) {
+  ((al_site_t *) data)->sweeping = false;
+}
+
+/* Beside the polls, which tell the others that we still ask: an end may take its time. Of a site, not of a lane, which
+ * may be gone before it is done. */
+static void
+sweep(al_lane_t *lane) {
+  al_site_t *site = lane->site;
+  uint64_t now = al_plat_mono_ms();
+  if (site->swept_ms == 0) site->swept_ms = now; /* each create has swept before it waits */
+  if (site->sweeping || now - site->swept_ms < SWEEP_MS) return;
+  site->sweeping = true;
+  site->swept_ms = now;
+  al_reaper_sweep(site, lane->driver, swept, site);
 }
 
 static void
@@ -41,6 +60,7 @@ admitted(void *data, int status, const al_err_t *err) {
     al_lane_give_up(lane, &busy);
     return;
   }
+  sweep(lane);
   uv_timer_start(&lane->retry_timer, on_retry, POLL_MS, 0);
 }
 
