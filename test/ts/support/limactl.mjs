@@ -2,10 +2,11 @@
 // A scripted limactl with a whole lane behind it: reads our lima.yaml back, starts a host agent, which starts the real warden, which
 // starts a scripted QEMU; `shell` is the guest. It plays <home>/run/scenario.json, see below. For tests that need no VM.
 //
-//   { version, list, record, guest, start, delete, at: { LINE: ACTION | [ACTION...] } }
+//   { version, list, record, guest, start, delete, lifeMs, at: { LINE: ACTION | [ACTION...] } }
 //
 // `start` and `delete` may be "fail" or "hang". `version` is what --version prints, `list` is laid over the effective configuration, `record` over the record around it, `guest` says
-// what the lane agent does wrong (guest.mjs). Each command is a few named lines; an action of `at` is taken before its line:
+// what the lane agent does wrong (guest.mjs); with "agent" the guest is this machine: the real lane agent, as the product delivered it, is a process of this user.
+// Each command is a few named lines; an action of `at` is taken before its line:
 //   "exit" "kill"      ends at once, by exit code 1 or by SIGKILL       {fatal: TEXT}         says so as Lima does, exit code 1
 //   "hang" "deaf"      goes no further; deaf ignores SIGTERM as well    {print: TEXT, exit}   prints it and ends
 //   {slow: MS}         waits, then goes on                              {plant: {PATH: TEXT}} writes files below LIMA_HOME, then goes on
@@ -42,7 +43,7 @@ const at = {
   ...(scenario.delete && { "delete.read": scenario.delete === "fail" ? { fatal: "the scenario wants delete to fail" } : "hang" }),
   ...scenario.at,
 };
-const LIFE_MS = 90_000; // a test that forgets a process does not leave it for ever
+const LIFE_MS = scenario.lifeMs ?? 90_000; // a test that forgets a process does not leave it for ever
 
 function after(word) {
   return args[args.indexOf(word) + 1];
@@ -303,6 +304,7 @@ async function shell(name, text) {
   const size = Number(/head -c (\d+)/.exec(text)[1]);
   const token = /agent-lane-[0-9a-f]{32}/.exec(text)[0];
   const { guest = {} } = scenario;
+  if (guest === "agent") return realAgent(name, text);
   const record = join(run, "record");
   const keep = (chunk) => guest.record && appendFileSync(record, chunk);
   await line("shell.login", name, () => process.stdout.write("Welcome to the scripted guest\n"));
@@ -310,6 +312,15 @@ async function shell(name, text) {
   await line("shell.marker", name, () => process.stdout.write(`\n${scenario.marker ?? token}\n${guest.early ?? ""}`));
   process.stdin.on("data", keep);
   serve(process.stdin, process.stdout, Buffer.from(proofOf(name), "hex"), guest);
+}
+
+/** The bootstrap as it is, with a directory of the lane for the guest's /run; the agent ends with our stdin, as in a guest. */
+function realAgent(name, text) {
+  const run = join(lima, name, "guest");
+  mkdirSync(join(run, "agent-lane"), { recursive: true });
+  writeFileSync(join(run, "agent-lane", "proof"), proofOf(name), { mode: 0o600 });
+  const child = spawn("/bin/sh", ["-c", `${text.replaceAll("/run", run)} --local`], { stdio: "inherit" });
+  child.on("exit", (code) => process.exit(code ?? 1));
 }
 
 /** `delete -f`: kills whatever the pid files name, and refuses what it cannot read, as Lima does. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A place outside the checkout in which an unprivileged user runs the built package on a scripted limactl (limactl refuses root).
-import { spawn, type ChildProcess } from "node:child_process";
+import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import {
   chmodSync,
   chownSync,
@@ -61,7 +61,7 @@ export class Stage {
       join(sandcastle, "index.js"),
       'export const createIsolatedSandboxProvider = (c) => ({ tag: "isolated", name: c.name, env: c.env ?? {}, create: c.create });',
     );
-    for (const file of ["limactl.mjs", "guest.mjs"])
+    for (const file of ["limactl.mjs", "guest.mjs", "load.mjs"])
       copyFileSync(join(import.meta.dirname, file), join(dir, "bin", file));
     makePrograms(join(dir, "bin"), join(dir, "bin", "limactl.mjs"));
     makeImage(join(dir, "image"));
@@ -77,7 +77,11 @@ export class Stage {
     write(join(this.home, "run", "scenario.json"), JSON.stringify(scenario));
   }
 
-  start(script: string, env: NodeJS.ProcessEnv = {}): { child: ChildProcess; ended: Promise<Outcome> } {
+  start(
+    script: string,
+    env: NodeJS.ProcessEnv = {},
+    timeout = 100_000,
+  ): { child: ChildProcess; ended: Promise<Outcome> } {
     const url = pathToFileURL(join(this.dir, "pkg", "dist", "index.js")).href;
     const options = {
       limactlPath: this.limactl,
@@ -92,6 +96,7 @@ export class Stage {
     const prelude = `
       import { lima, LaneError } from ${JSON.stringify(url)};
       const PACKAGE = ${JSON.stringify(url)}, OPTIONS = ${JSON.stringify(options)}, WT = OPTIONS.worktreePath;
+      const LOAD = ${JSON.stringify(pathToFileURL(join(this.dir, "bin", "load.mjs")).href)};
       const report = (name, value) => console.log(JSON.stringify([name, value ?? null]));
       const make = (o = {}) => lima({ ...OPTIONS, ...o });
       const create = (o, env = {}) => make(o).create({ env });
@@ -100,7 +105,7 @@ export class Stage {
     const child = spawn(process.execPath, ["--input-type=module", "-e", prelude + script], {
       cwd: this.work,
       stdio: ["ignore", "pipe", "pipe"],
-      timeout: 100_000,
+      timeout,
       killSignal: "SIGKILL",
       env: {
         PATH: `${join(this.dir, "bin")}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin`,
@@ -129,14 +134,37 @@ export class Stage {
     return { child, ended };
   }
 
-  run(script: string, env: NodeJS.ProcessEnv = {}): Promise<Outcome> {
-    return this.start(script, env).ended;
+  run(script: string, env: NodeJS.ProcessEnv = {}, timeout?: number): Promise<Outcome> {
+    return this.start(script, env, timeout).ended;
   }
 
   /** Lane directories that are left in LIMA_HOME. */
   left(): string[] {
     const lima = join(this.home, "lima");
     return existsSync(lima) ? readdirSync(lima).filter((name) => name !== "_config") : [];
+  }
+
+  /** Rows of the registry, by SQL, each a text; none while there is no registry. */
+  sql(query: string): string[] {
+    const file = join(this.home, "registry.db");
+    if (!existsSync(file)) return [];
+    const args = ["-readonly", "-cmd", ".timeout 5000", file, query];
+    const user = this.#uid === undefined ? {} : { uid: this.#uid, gid: this.#uid };
+    return execFileSync("sqlite3", args, { encoding: "utf8", timeout: 20_000, ...user }).split("\n").filter(Boolean);
+  }
+
+  /** Command lines of this place's processes, those of its own scripts included. */
+  processes(): string[] {
+    return readdirSync("/proc")
+      .filter((pid) => /^\d+$/.test(pid))
+      .map((pid) => {
+        try {
+          return readFileSync(join("/proc", pid, "cmdline"), "utf8").replaceAll("\0", " ");
+        } catch {
+          return ""; // it has ended meanwhile
+        }
+      })
+      .filter((line) => line.includes(this.dir));
   }
 
   /** Commands that limactl was asked for. */

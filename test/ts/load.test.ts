@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Load on a lane whose guest is the real lane agent as a local process: commands that overlap, thousands of commands.
+import { afterAll, expect, it } from "vitest";
+import { Stage } from "./support/stage.js";
+import { KIT } from "./support/threads.js";
+
+const MINUTES = 60_000;
+const stages: Stage[] = [];
+function stage(): Stage {
+  const s = new Stage();
+  stages.push(s);
+  s.scenario({ guest: "agent", lifeMs: 10 * MINUTES });
+  return s;
+}
+afterAll(() => stages.forEach((s) => s.remove()));
+
+it("25 commands at once, 40 times over: no byte is mixed or lost", async () => {
+  const s = stage();
+  const r = await s.run(
+    `
+    const { engine } = await import(new URL("engine.js", PACKAGE));
+    const { overlap } = await import(LOAD);
+    let name;
+    const lane = await create({ onEvent: (e) => (name = e.lane) });
+    report("seen", await overlap(lane, { name, engine: engine(), rounds: 40 }));
+    await lane.close();`,
+    {},
+    5 * MINUTES,
+  );
+  expect(r.err).toBe("");
+  const { faults, came, should, ...rest } = r.said["seen"] as Record<string, unknown>;
+  expect(faults).toEqual([]);
+  expect(came).toBe(should);
+  expect(rest["execs"]).toBe(1000);
+  expect(r.status).toBe(0);
+  expect(s.left()).toEqual([]);
+}, 5 * MINUTES);
+
+it("10000 commands on one lane: descriptors, threads and memory stay, here and in the agent", async () => {
+  const s = stage();
+  const r = await s.run(
+    `${KIT}
+    const { growth, many } = await import(LOAD);
+    const lane = await create();
+    const seen = await many(lane, { total: 10000, first: 1000, gc });
+    report("seen", seen); report("grown", growth(seen));
+    await lane.close();`,
+    { MALLOC_ARENA_MAX: "1" },
+    10 * MINUTES,
+  );
+  expect(r.err).toBe("");
+  expect(r.said["seen"]).toMatchObject({ wrong: 0, total: 10000 });
+  expect(r.said["grown"]).toEqual([]);
+  expect(r.status).toBe(0);
+  expect(s.left()).toEqual([]);
+}, 10 * MINUTES);
