@@ -191,19 +191,10 @@ static void
 test_xfer_in_cancel_removes_the_temporary(void **state) {
   (void) state;
   START(r);
-  outcome_t o = { 0 };
-  al_xfer_t *x;
+  outcome_t o;
   sh(&r,
     "truncate -s 8G big && head -c 200000000 /dev/zero | dd of=big conv=notrunc status=none && printf old > target");
-  assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, "target"), on_xfer, &o, &x, &o.err), 0);
-  wait_for_leftover(&r, &o);
-  al_xfer_cancel(x, NULL);
-  al_xfer_cancel(x, NULL);
-  assert_false(o.done);
-  rig_wait(&r, &o.done, 5000);
-  assert_fails(&o, AL_EABORTED, NULL);
-  assert_int_equal(leftovers(r.dir), 0);
-  sh(&r, "test \"$(cat target)\" = old");
+  cancel_half_way(&r, begin_in(&r, path(&r, "big"), path(&r, "target"), &o), &o);
   rig_end(&r);
 }
 
@@ -211,17 +202,10 @@ static void
 test_xfer_in_ends_with_its_channel(void **state) {
   (void) state;
   START(r);
-  outcome_t o[3] = { 0 };
-  al_xfer_t *x;
+  static const char *const names[] = { "t0", "t1", "t2" };
+  outcome_t o[3];
   sh(&r, "head -c 60000000 /dev/zero > big");
-  for (int i = 0; i < 3; i++)
-    assert_int_equal(al_xfer_in(r.chan, path(&r, "big"),
-                       path(&r,
-                         i == 0     ? "t0"
-                           : i == 1 ? "t1"
-                                    : "t2"),
-                       on_xfer, &o[i], &x, &o[i].err),
-      0);
+  for (int i = 0; i < 3; i++) begin_in(&r, path(&r, "big"), path(&r, names[i]), &o[i]);
   rig_idle(&r, 30);
   kill(r.agent, SIGKILL);
   for (int i = 0; i < 3; i++) {
@@ -236,11 +220,10 @@ static void
 test_xfer_in_outlives_a_channel_that_ends_while_the_host_is_looked_at(void **state) {
   (void) state;
   START(r);
-  outcome_t o = { 0 };
-  al_xfer_t *x;
+  outcome_t o;
   sh(&r, "printf new > f");
   slow_ms = 300;
-  assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), path(&r, "t"), on_xfer, &o, &x, &o.err), 0);
+  begin_in(&r, path(&r, "f"), path(&r, "t"), &o);
   kill(r.agent, SIGKILL);
   rig_wait(&r, &r.closed, 5000);
   rig_wait(&r, &o.done, 5000);

@@ -184,16 +184,9 @@ static void
 test_xfer_out_cancel_leaves_the_target(void **state) {
   (void) state;
   START(r);
-  outcome_t o = { 0 };
-  al_xfer_t *x;
+  outcome_t o;
   sh(&r, "head -c 150000000 /dev/zero > big && printf old > target");
-  assert_int_equal(al_xfer_out(r.chan, path(&r, "big"), path(&r, "target"), NULL, 0, on_xfer, &o, &x, &o.err), 0);
-  wait_for_leftover(&r, &o);
-  al_xfer_cancel(x, NULL);
-  rig_wait(&r, &o.done, 5000);
-  assert_fails(&o, AL_EABORTED, NULL);
-  assert_int_equal(leftovers(r.dir), 0);
-  sh(&r, "test \"$(cat target)\" = old");
+  cancel_half_way(&r, begin_out(&r, path(&r, "big"), path(&r, "target"), NULL, 0, &o), &o);
   rig_end(&r);
 }
 
@@ -204,13 +197,12 @@ test_xfer_out_believes_no_length(void **state) {
   for (int how = 0; how < 3; how++) {
     rig_t r;
     al_frame_t f;
-    al_xfer_t *x;
-    outcome_t o = { 0 };
+    outcome_t o;
     uint8_t end[24] = { 0 };
     peer_ready(&r, NULL);
     al_test_dir(r.dir);
     sh(&r, "printf old > target");
-    assert_int_equal(al_xfer_out(r.chan, "/f", path(&r, "target"), NULL, 0, on_xfer, &o, &x, &o.err), 0);
+    begin_out(&r, "/f", path(&r, "target"), NULL, 0, &o);
     expect(&r, &f, AL_F_READ);
     put(&r, 1, AL_F_DATA, 1, "abc", 3);
     put(&r, 1, AL_F_END, 1, NULL, 0);
@@ -219,8 +211,7 @@ test_xfer_out_believes_no_length(void **state) {
     put(&r, 1, AL_F_EXIT, 0, end, sizeof end);
     rig_wait(&r, &o.done, 2000);
     assert_fails(&o, AL_ECOPY_OUT_FAILED, "incomplete");
-    sh(&r, "test \"$(cat target)\" = old");
-    assert_int_equal(leftovers(r.dir), 0);
+    assert_target_kept(&r);
     rig_end(&r);
   }
 }

@@ -48,21 +48,33 @@ sh(const rig_t *r, const char *fmt, ...) {
   if (system(cmd) != 0) fail_msg("%s", cmd);
 }
 
-static inline void
-copy_in(rig_t *r, const char *from, const char *to, outcome_t *o) {
+static inline al_xfer_t *
+begin_in(rig_t *r, const char *from, const char *to, outcome_t *o) {
   al_xfer_t *x;
   memset(o, 0, sizeof *o);
   assert_int_equal(al_xfer_in(r->chan, from, to, on_xfer, o, &x, &o->err), 0);
   assert_false(o->done);
+  return x;
+}
+
+static inline al_xfer_t *
+begin_out(rig_t *r, const char *from, const char *to, const char *root, uint64_t max, outcome_t *o) {
+  al_xfer_t *x;
+  memset(o, 0, sizeof *o);
+  assert_int_equal(al_xfer_out(r->chan, from, to, root, max, on_xfer, o, &x, &o->err), 0);
+  assert_false(o->done);
+  return x;
+}
+
+static inline void
+copy_in(rig_t *r, const char *from, const char *to, outcome_t *o) {
+  begin_in(r, from, to, o);
   rig_wait(r, &o->done, 60000);
 }
 
 static inline void
 copy_out(rig_t *r, const char *from, const char *to, const char *root, uint64_t max, outcome_t *o) {
-  al_xfer_t *x;
-  memset(o, 0, sizeof *o);
-  assert_int_equal(al_xfer_out(r->chan, from, to, root, max, on_xfer, o, &x, &o->err), 0);
-  assert_false(o->done);
+  begin_out(r, from, to, root, max, o);
   rig_wait(r, &o->done, 60000);
 }
 
@@ -90,11 +102,30 @@ leftovers(const char *dir) {
   return n;
 }
 
+/* `target` has its old content, and nothing lies beside it. */
+static inline void
+assert_target_kept(const rig_t *r) {
+  assert_int_equal(leftovers(r->dir), 0);
+  sh(r, "test \"$(cat target)\" = old");
+}
+
 static inline void
 wait_for_leftover(rig_t *r, const outcome_t *o) {
   for (int i = 0; i < 500 && !o->done && leftovers(r->dir) == 0; i++) rig_idle(r, 2);
   assert_false(o->done);
   assert_int_equal(leftovers(r->dir), 1);
+}
+
+/* Cancels a copy to `target` that is half-way there. */
+static inline void
+cancel_half_way(rig_t *r, al_xfer_t *x, outcome_t *o) {
+  wait_for_leftover(r, o);
+  al_xfer_cancel(x, NULL);
+  al_xfer_cancel(x, NULL);
+  assert_false(o->done);
+  rig_wait(r, &o->done, 5000);
+  assert_fails(o, AL_EABORTED, NULL);
+  assert_target_kept(r);
 }
 
 #endif
