@@ -11,7 +11,7 @@
 #define HANDSHAKE_MS 10000
 #define PING_MS 5000
 #define SILENCE_MS 15000
-#define TICKS 5                  /* the clock looks at least this often in the time of one ping, while something is owed */
+#define TICKS 5 /* the clock looks at least this often in the time of one ping, while something is owed */
 #define CLOCK_STEP_NS 1000000000 /* the guest's clock is set when it would be wrong by more */
 
 uint64_t

@@ -92,7 +92,8 @@ al_chan_unwatch(al_chan_watch_t *w); /* no-op when it is not watched any more */
 
 /* After on_ready, once. cb: 0 or error, exactly once. -EINVAL too early or twice, AL_ECHANNEL_CLOSED, -ENOMEM. */
 int
-al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t flags, void (*cb)(void *data, int status, const al_err_t *err), void *data);
+al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t flags,
+  void (*cb)(void *data, int status, const al_err_t *err), void *data);
 /* Round trip to the guest's agent. -EAGAIN with AL_PINGS_MAX of them on the way. cb exactly once, status 0 or
  * AL_ECHANNEL_CLOSED. */
 int
@@ -105,9 +106,11 @@ al_chan_time(al_chan_t *c, uint64_t wall_ns, uint64_t mono_ns);
 
 /* AL_ECHANNEL_CLOSED, -E2BIG (argv + env over AL_OPEN_MAX), -EMFILE (AL_STREAMS_MAX), -ENOMEM. */
 int
-al_stream_exec(al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
+al_stream_exec(
+  al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
 int
-al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
+al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
+  al_stream_t **out, al_err_t *err);
 /* Queues stdin bytes (copied). Returns the bytes now queued and unsent (stop above 256 KiB, go on in on_drain),
  * -ENOMEM, or -ENOBUFS above AL_STDIN_QUEUE_MAX. After the guest has closed stdin the bytes are dropped and 0 is returned. */
 int64_t

@@ -120,7 +120,8 @@ on_end(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
     s->drain_armed = false;
     al_buf_deinit(&s->q);
     s->q_off = 0;
-  } else if (sub > AL_SUB_STDERR || (sub == AL_SUB_STDIN && !s->with_stdin) || (sub == AL_SUB_STDERR && s->kind == AL_F_READ)) {
+  } else if (sub > AL_SUB_STDERR || (sub == AL_SUB_STDIN && !s->with_stdin)
+    || (sub == AL_SUB_STDERR && s->kind == AL_F_READ)) {
     violation(c, f, "the end of a sub-stream that a guest does not have");
   } else if (s->sub[sub].ended) {
     violation(c, f, "a second end");

@@ -48,7 +48,8 @@ al_event_free(al_event_t *e) {
 bool
 al_event_join(al_event_t *queue, al_event_t *e) {
   if ((e->type != AL_EVENT_LINES && e->type != AL_EVENT_BYTES) || !e->value) return false;
-  while (queue && (queue->type != e->type || queue->id != e->id || queue->sub != e->sub || !queue->value)) queue = queue->next;
+  while (queue && (queue->type != e->type || queue->id != e->id || queue->sub != e->sub || !queue->value))
+    queue = queue->next;
   if (!queue) return false;
   al_val_t *to = queue->value, *from = e->value;
   size_t room = (to->len + from->len + 1 + JOIN_STEP - 1) / JOIN_STEP * JOIN_STEP;

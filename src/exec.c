@@ -89,7 +89,8 @@ static void
 on_timeout(uv_timer_t *t) {
   al_exec_t *e = t->data;
   al_err_t why = { 0 };
-  al_err_set(&why, AL_ETIMEOUT, "the command was not done after %.3g s (timeoutMs) and was ended", (double) e->timeout_ms / 1000);
+  al_err_set(&why, AL_ETIMEOUT, "the command was not done after %.3g s (timeoutMs) and was ended",
+    (double) e->timeout_ms / 1000);
   cancel(e, &why, e->kill_ms);
 }
 
@@ -116,7 +117,8 @@ give_up_budget(al_exec_t *e) {
   al_err_set(&why, AL_EOUTPUT_LIMIT,
     "the commands of this lane kept more than %llu bytes of output in memory (option maxBufferedBytes); this one was stopped",
     (unsigned long long) e->budget->max);
-  al_err_cure(&why, "Raise maxBufferedBytes, run fewer commands at a time, use onLine, or write large output to a file and copy it out.");
+  al_err_cure(&why,
+    "Raise maxBufferedBytes, run fewer commands at a time, use onLine, or write large output to a file and copy it out.");
   cancel(e, &why, -1);
 }
 

@@ -65,7 +65,8 @@ typedef struct al_exec_cbs_s {
 } al_exec_cbs_t;
 
 int
-al_exec_start(al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err);
+al_exec_start(
+  al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err);
 void
 al_exec_taken(al_exec_t *e, int sub, size_t n);
 /* Bytes now queued (stop at 64 KiB, go on in on_drain), 0 when the command takes none any more, -ENOBUFS above

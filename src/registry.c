@@ -175,7 +175,8 @@ answer(al_db_job_t *job, int status) {
 static int
 older_waiter(call_t *c, sqlite3 *sql, bool *older) {
   sqlite3_stmt *st;
-  int rc = prepare(c, sql, "SELECT ticket, pid, start, boot, exe, since_s FROM waiters WHERE ticket < ? ORDER BY ticket", &st);
+  int rc =
+    prepare(c, sql, "SELECT ticket, pid, start, boot, exe, since_s FROM waiters WHERE ticket < ? ORDER BY ticket", &st);
   if (rc) return rc;
   sqlite3_bind_int64(st, 1, *c->ticket);
   int64_t dead[64];
@@ -366,7 +367,8 @@ run_move(al_db_job_t *job, sqlite3 *sql) {
   int state, rc;
   if ((rc = read_state(c, sql, &state))) return rc;
   if (state >= AL_LANE_CLOSING && c->from < AL_LANE_CLOSING)
-    return al_err_set(&job->err, AL_ELANE_CLOSED, "another process has ended the lane, as `agent-lane reap --force` does");
+    return al_err_set(
+      &job->err, AL_ELANE_CLOSED, "another process has ended the lane, as `agent-lane reap --force` does");
   if (state != c->from)
     return al_err_set(&job->err, AL_EINTERNAL, "lane %" PRId64 " is %s in the registry, not %s", c->id,
       al_lane_state_name(state), al_lane_state_name(c->from));

@@ -23,7 +23,8 @@ typedef void (*al_xfer_cb)(al_xfer_t *x, void *data, const al_xfer_stats_t *stat
  * copied. An error returned here (a guest path that cannot be, no memory, AL_ECHANNEL_CLOSED) means that cb will not be
  * called. */
 int
-al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_cb cb, void *data, al_xfer_t **out, al_err_t *err);
+al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_cb cb, void *data, al_xfer_t **out,
+  al_err_t *err);
 /* One regular file to the absolute host_path. The root is the nearest ancestor of host_path with a .git entry, else
  * `root` (then host_path must be below it), else the deepest existing parent. The root is resolved once; below it no
  * link is followed and missing parents are made; a `.git` component is refused anywhere (AL_EHOST_PATH_REFUSED).
@@ -31,7 +32,8 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_
  * is as it was. max_bytes 0 = AL_COPY_OUT_MAX; more is AL_EFILE_TOO_LARGE. AL_EGUEST_FILE_MISSING, AL_EIS_LINK,
  * AL_ENOT_A_FILE, AL_ECOPY_OUT_FAILED. Strings are copied. */
 int
-al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root, uint64_t max_bytes, al_xfer_cb cb, void *data, al_xfer_t **out, al_err_t *err);
+al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root, uint64_t max_bytes,
+  al_xfer_cb cb, void *data, al_xfer_t **out, al_err_t *err);
 /* Ends it with `why` (NULL: AL_EABORTED); cb follows, at the latest after 2 s for the guest's clean-up. Too late for a
  * copy out whose bytes are all here. */
 void

@@ -39,7 +39,8 @@ claim(uint32_t id) {
   for (size_t i = 0; i < AL_STREAMS_MAX; i++) {
     al_slot_t *s = &al_agent.slots[i];
     if (s->state != AL_SLOT_FREE) continue;
-    *s = (al_slot_t) {.state = AL_SLOT_OPENING, .id = id, .fd = {-1, -1, -1}, .tty = -1, .cgroup = {.dir = -1, .events = -1, .memory = -1}};
+    *s = (al_slot_t) {.state = AL_SLOT_OPENING, .id = id, .fd = {-1, -1, -1}, .tty = -1,
+      .cgroup = {.dir = -1, .events = -1, .memory = -1}};
     if (i >= al_agent.slots_high) al_agent.slots_high = i + 1;
     al_agent.last_id = id;
     return s;

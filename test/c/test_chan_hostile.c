@@ -48,8 +48,10 @@ static const struct misdeed_s {
   {"end_storm", "sends END of stdin for ever", AL_EPROTOCOL_VIOLATION, "a second end"},
   {"exit_storm", "exits 100,000 times", AL_EPROTOCOL_VIOLATION, "a stream that has ended"},
   {"reset_storm", "resets 100,000 times", AL_EPROTOCOL_VIOLATION, "a stream that has ended"},
-  {"cancelled_output", "goes on for ever with the output of a command that was reset", AL_EPROTOCOL_VIOLATION, "data beyond the credit"},
-  {"cancelled_and_acknowledged", "goes on after it has acknowledged the reset", AL_EPROTOCOL_VIOLATION, "a stream that has ended"},
+  {"cancelled_output", "goes on for ever with the output of a command that was reset", AL_EPROTOCOL_VIOLATION,
+    "data beyond the credit"},
+  {"cancelled_and_acknowledged", "goes on after it has acknowledged the reset", AL_EPROTOCOL_VIOLATION,
+    "a stream that has ended"},
   {"silence_in_a_frame", "falls silent within a frame", AL_ECHANNEL_CLOSED, "the guest has not answered for"},
   {"death_in_a_frame", "dies within a frame", AL_ECHANNEL_CLOSED, "the channel to the guest ended"},
   {"reads_nothing", "talks, but reads nothing", AL_ECHANNEL_CLOSED, "the guest has not read for"},
@@ -88,7 +90,8 @@ static double
 cpu_ms(void) {
   struct rusage u;
   getrusage(RUSAGE_SELF, &u);
-  return (double) (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e3 + (double) (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e3;
+  return (double) (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e3 +
+    (double) (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e3;
 }
 
 /* ---- the lane with the hostile guest ---- */
@@ -192,7 +195,8 @@ bad_start(bad_t *b, const struct misdeed_s *m) {
   close(sv[1]);
   uv_pipe_init(&good.loop, &b->pipe, 0);
   assert_int_equal(uv_pipe_open(&b->pipe, sv[0]), 0);
-  al_chan_opts_t o = {.in = (uv_stream_t *) &b->pipe, .out = (uv_stream_t *) &b->pipe, .ping_ms = 100, .silence_ms = 500};
+  al_chan_opts_t o = {
+    .in = (uv_stream_t *) &b->pipe, .out = (uv_stream_t *) &b->pipe, .ping_ms = 100, .silence_ms = 500};
   if (strcmp(m->name, "mute") == 0) o.handshake_ms = 300;
   if (m->code == SERVED) o.silence_ms = 60000;
   memcpy(o.secret, test_secret, sizeof o.secret);
@@ -207,7 +211,8 @@ bad_stop(bad_t *b) {
   rig_wait(&good, &b->pipe_closed, 10000);
   kill(b->pid, SIGKILL);
   waitpid(b->pid, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) != 0) fail_msg("%s: the hostile agent exited %d", b->m->name, WEXITSTATUS(status));
+  if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
+    fail_msg("%s: the hostile agent exited %d", b->m->name, WEXITSTATUS(status));
 }
 
 /* ---- the healthy lane ---- */
@@ -284,7 +289,8 @@ test_hostile_guest_ends_only_its_own_lane(void **state) {
     check_outcome(&b);
     if (measured && grown > RSS_MAX) fail_msg("%s: memory grew by %zu KiB", misdeeds[i].name, grown >> 10);
     if (getenv("HOSTILE_FIGURES"))
-      fprintf(stderr, "%-28s %5zu KiB %7.0f ms CPU, %u runs beside it (theirs included)\n", misdeeds[i].name, grown >> 10, cpu, runs);
+      fprintf(stderr, "%-28s %5zu KiB %7.0f ms CPU, %u runs beside it (theirs included)\n", misdeeds[i].name,
+        grown >> 10, cpu, runs);
     if (b.chan) {
       al_chan_close(b.chan, NULL);
       rig_wait(&good, &b.closed, 10000);
@@ -305,8 +311,11 @@ test_hostile_table_is_in_the_docs(void **state) {
   size_t n = 0;
   for (size_t i = 0; i < MISDEEDS; i++) {
     const struct misdeed_s *m = &misdeeds[i];
-    if (m->code == SERVED) n += (size_t) snprintf(want + n, sizeof want - n, "| `%s` | %s | served, %s |\n", m->name, m->does, m->words);
-    else n += (size_t) snprintf(want + n, sizeof want - n, "| `%s` | %s | `%s`: … %s … |\n", m->name, m->does, al_err_name(m->code), m->words);
+    if (m->code == SERVED)
+      n += (size_t) snprintf(want + n, sizeof want - n, "| `%s` | %s | served, %s |\n", m->name, m->does, m->words);
+    else
+      n += (size_t) snprintf(
+        want + n, sizeof want - n, "| `%s` | %s | `%s`: … %s … |\n", m->name, m->does, al_err_name(m->code), m->words);
   }
   FILE *f = fopen("docs/HOSTILE.md", "re");
   assert_non_null(f);
@@ -338,6 +347,7 @@ main(int argc, char **argv) {
   };
   (void) argc;
   const char *slash = strrchr(argv[0], '/');
-  snprintf(agent_path, sizeof agent_path, "%.*s/hostile_agent", slash ? (int) (slash - argv[0]) : 1, slash ? argv[0] : ".");
+  snprintf(
+    agent_path, sizeof agent_path, "%.*s/hostile_agent", slash ? (int) (slash - argv[0]) : 1, slash ? argv[0] : ".");
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,8 +200,9 @@ test_warden_refuses_other_values(void **state) {
     {"file=DIR/cidata.iso", "file=/etc/passwd"}, {"readonly=on,file", "readonly=off,file"},
     {"DIR/kernel", "/boot/vmlinuz"}, {"DIR/initrd", "DIR/../initrd"}, {"quiet", "qui\net"}, {"quiet", "qui\x80t"},
     {"q35,accel=kvm", "q35,accel=tcg"}, {"q35,accel=kvm", "pc,accel=kvm"},
-    {"q35,accel=kvm", "q35,accel=kvm,memory-encryption=x"}, {"q35,accel=kvm", "q35,accel=kvm:tcg"}, {"q35,accel=kvm", "q35,accel=xen"}, {"q35,accel=kvm", "q35"},
-    {"cores=2", "cores=3"}, {"1024", "1024M"}, {"1024", "1024,maxmem=2G"}, {"logfile=DIR/serial.log", "logfile=/tmp/x"},
+    {"q35,accel=kvm", "q35,accel=kvm,memory-encryption=x"}, {"q35,accel=kvm", "q35,accel=kvm:tcg"},
+    {"q35,accel=kvm", "q35,accel=xen"}, {"q35,accel=kvm", "q35"}, {"cores=2", "cores=3"}, {"1024", "1024M"},
+    {"1024", "1024,maxmem=2G"}, {"logfile=DIR/serial.log", "logfile=/tmp/x"},
     {"logfile=DIR/serial.log", "logfile=DIR/lima.yaml"}, {"DIR/serial.sock", "/tmp/x.sock"},
     {"DIR/qmp.sock", "/tmp/x.sock"}, {"server=on,wait=off", "server=on,wait=on"}, {"lima-" NAME, "lima-other"},
     {"DIR/qemu.pid", "DIR/other.pid"}, {"DIR/qemu.pid", "/qemu.pid"}, {"52:55:55", "52:55:5"}, {"52:55:55", "52:55:5g"},
@@ -443,8 +444,8 @@ main(void) {
   const struct CMUnitTest tests[] = {T(test_warden_questions_pass), T(test_warden_questions_without_policy_go_to_path),
     T(test_warden_policy_must_be_whole), T(test_warden_adds_the_policy),
     T(test_warden_refuses_what_a_lane_must_not_have), T(test_warden_refuses_other_values),
-    T(test_warden_order_of_items_is_free), T(test_warden_takes_a_path_with_a_space), T(test_warden_files_must_be_ours), T(test_warden_owner_gone_kills_qemu),
-    T(test_warden_killed_ends_qemu), T(test_warden_hostagent_killed_ends_qemu),
+    T(test_warden_order_of_items_is_free), T(test_warden_takes_a_path_with_a_space), T(test_warden_files_must_be_ours),
+    T(test_warden_owner_gone_kills_qemu), T(test_warden_killed_ends_qemu), T(test_warden_hostagent_killed_ends_qemu),
     T(test_warden_passes_signals_and_status), T(test_warden_qemu_inherits_nothing),
     T(test_warden_serial_log_is_bounded)};
   return cmocka_run_group_tests(tests, NULL, NULL);

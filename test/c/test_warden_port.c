@@ -142,7 +142,8 @@ test_port_needs_a_short_directory(void **state) {
 
 static void
 test_port_lima_may_not_bring_one(void **state) {
-  static const char *const more[][2] = {{"-device", "virtserialport,bus=virtio-serial0.0,chardev=char-qmp,name=agent-lane"},
+  static const char *const more[][2] = {
+    {"-device", "virtserialport,bus=virtio-serial0.0,chardev=char-qmp,name=agent-lane"},
     {"-chardev", "socket,id=agent-lane,path=DIR/lane.sock,server=on,wait=off"},
     {"-device", "virtio-serial-pci,id=agent-lane-bus,max_ports=2"}, {"-mon", "chardev=char-qmp"}};
   line_t l;
