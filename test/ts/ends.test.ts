@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process's exit and an uncaught exception at each stage of a lane, and what holds a process that has one.
-import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { Stage } from "./support/stage.js";
+import { beforeAll, describe, expect, it, vi } from "vitest";
+import type { Stage } from "./support/stage.js";
+import { stages } from "./support/stages.js";
 
 // Many processes after another, on machines that are busy.
 vi.setConfig({ testTimeout: 60_000 });
 
+const stage = stages();
 let s: Stage;
 beforeAll(() => {
-  s = new Stage();
-  s.scenario({});
+  s = stage();
 });
-afterAll(() => s.remove());
 
 describe("the process ends", () => {
   const event = (type: string): string => `create({ onEvent: (e) => { if (e.type === "${type}") end(); } })`;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptors, threads, resources and memory stay what they are over addons loaded and unloaded, and over lanes.
-import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { Stage } from "./support/stage.js";
+import { beforeAll, describe, expect, it, vi } from "vitest";
+import type { Stage } from "./support/stage.js";
+import { stages } from "./support/stages.js";
 import { KIT, type Held } from "./support/threads.js";
 
 // Many processes after another, on machines that are busy.
 vi.setConfig({ testTimeout: 60_000 });
 
+const stage = stages();
 let s: Stage;
 beforeAll(() => {
-  s = new Stage();
-  s.scenario({});
+  s = stage();
 });
-afterAll(() => s.remove());
 
 describe("nothing grows", () => {
   it("over 50 rounds of loading and unloading the addon, however a worker ends", async () => {

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole stack without a VM: lima() on the real addon and engine, a scripted limactl, a scripted guest behind a real
 // channel.
-import { afterAll, describe, expect, it } from "vitest";
-import { Stage } from "./support/stage.js";
+import { describe, expect, it } from "vitest";
+import { stages } from "./support/stages.js";
 
-const stages: Stage[] = [];
-function stage(scenario: object = {}): Stage {
-  const s = new Stage();
-  stages.push(s);
-  s.scenario(scenario);
-  return s;
-}
-afterAll(() => stages.forEach((s) => s.remove()));
+const stage = stages();
 
 describe("a lane", () => {
   it("runs commands as Sandcastle does", async () => {

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lanes in trouble, on the real engine and a scripted limactl: ends that cannot be proven, and leftovers that take
 // their time.
-import { afterAll, describe, expect, it } from "vitest";
-import { Stage } from "./support/stage.js";
+import { describe, expect, it } from "vitest";
+import { stages } from "./support/stages.js";
 
-const stages: Stage[] = [];
-function stage(scenario: object = {}): Stage {
-  const s = new Stage();
-  stages.push(s);
-  s.scenario(scenario);
-  return s;
-}
-afterAll(() => stages.forEach((s) => s.remove()));
+const stage = stages();
 
 describe("an end that cannot be proven", () => {
   it("is told to everybody who asks for it, whenever they do", async () => {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worker threads: a lane in each of two, one of them terminated at every stage.
-import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { Stage } from "./support/stage.js";
+import { beforeAll, describe, expect, it, vi } from "vitest";
+import type { Stage } from "./support/stage.js";
+import { stages } from "./support/stages.js";
 import { KIT } from "./support/threads.js";
 
 // Many processes after another, on machines that are busy.
 vi.setConfig({ testTimeout: 60_000 });
 
+const stage = stages();
 let s: Stage;
 beforeAll(() => {
-  s = new Stage();
-  s.scenario({});
+  s = stage();
 });
-afterAll(() => s.remove());
 
 describe("two workers with a lane each", () => {
   it.each([
