@@ -26,6 +26,7 @@ export interface Request<T> {
 
 // Answers that wait in the thread-safe function when the engine closes are delivered within this time.
 const LAST_ANSWERS_MS = 10;
+const UNDESCRIBED: NativeError = { code: "INTERNAL", message: "an error without a description", cure: "" };
 
 function interrupted(): LaneError {
   return new LaneError({
@@ -151,9 +152,7 @@ export class Engine {
         break;
       case "error":
         this.#pending.delete(event.id);
-        pending.reject(
-          fromNative(event.error ?? { code: "INTERNAL", message: "an error without a description", cure: "" }, event.value),
-        );
+        pending.reject(fromNative(event.error ?? UNDESCRIBED, event.value));
         break;
       case "lines":
         pending.hooks.onLines?.(event.value as Buffer, event.sub === 2 ? 2 : 1);

@@ -6,6 +6,7 @@ import type { Engine } from "./engine.js";
 import { badOption, LaneError, OWN_ERRORS, type LaneErrorFields } from "./errors.js";
 import { LineSink, tailText } from "./lines.js";
 import type { NativeValue } from "./native.js";
+import { kindOf } from "./rules.js";
 import { atOnce, Feed, type Stdin } from "./stdin.js";
 
 /**
@@ -121,7 +122,7 @@ function checkNumber(name: string, value: unknown, least: number, most: number, 
 function checkInput(stdin: unknown): void {
   if (stdin === undefined || typeof stdin === "string" || stdin instanceof Uint8Array) return;
   if (typeof (stdin as NodeJS.ReadableStream | null)?.read !== "function")
-    throw badOption(`stdin must be a string, a Buffer or a readable stream, not ${stdin === null ? "null" : typeof stdin}`);
+    throw badOption(`stdin must be a string, a Buffer or a readable stream, not ${kindOf(stdin)}`);
 }
 
 function checkSignal(signal: unknown): void {
@@ -179,13 +180,15 @@ class Running {
 
   sink(name: string, onLine: ((line: string) => void) | undefined): LineSink | undefined {
     if (onLine === undefined) return undefined;
-    const threw = (error: unknown): void =>
+    const threw = (error: unknown): void => {
+      const said = error instanceof Error ? error.message : String(error);
       this.end({
         code: "CALLBACK_THREW",
-        message: `${name} threw, and the command was cancelled: ${error instanceof Error ? error.message : String(error)}`,
+        message: `${name} threw, and the command was cancelled: ${said}`,
         cure: "Catch errors inside the callback.",
         cause: error,
       });
+    };
     return new LineSink(onLine, () => this.#why !== undefined || this.#closing(), threw);
   }
 

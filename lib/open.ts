@@ -35,7 +35,8 @@ export async function openLane(
   checkEnv(env, "env");
   const { onEvent, env: ownEnv, copyOutRoot: _root, ...rest } = options;
   if (options.startTimeoutSeconds > START_TIMEOUT_ADVISED) {
-    const message = `startTimeoutSeconds ${options.startTimeoutSeconds}: Sandcastle gives up after 120 s and then forgets the lane`;
+    const asked = `startTimeoutSeconds ${options.startTimeoutSeconds}`;
+    const message = `${asked}: Sandcastle gives up after 120 s and then forgets the lane`;
     tell(onEvent, { type: "warning", option: "startTimeoutSeconds", message });
   }
   const release = guardOf(engine).hold();

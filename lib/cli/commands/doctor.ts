@@ -29,7 +29,8 @@ export function addDoctor(program: Command): void {
     .option("--json", "print one JSON object")
     .addHelpText(
       "after",
-      "\nExits 1 when something is missing, too old or unsafe.\n\nExamples:\n  agent-lane doctor\n  agent-lane doctor --json | jq .ok",
+      "\nExits 1 when something is missing, too old or unsafe.\n\nExamples:\n" +
+        "  agent-lane doctor\n  agent-lane doctor --json | jq .ok",
     )
     .action(async (options: CommonOptions & { image?: string; allowUnknownLima?: boolean; json?: boolean }) => {
       const report = await engine().request<Report>("doctor", {

@@ -29,7 +29,8 @@ export function addReap(program: Command): void {
     .option("--json", "print one JSON object")
     .addHelpText(
       "after",
-      "\nOnly lanes of the registry are touched, each by its own name. Exits 1 when a lane could not be destroyed.\n\nExamples:\n  agent-lane reap --dry-run\n  agent-lane reap",
+      "\nOnly lanes of the registry are touched, each by its own name. Exits 1 when a lane could not be destroyed.\n" +
+        "\nExamples:\n  agent-lane reap --dry-run\n  agent-lane reap",
     )
     .action(async (options: CommonOptions & { dryRun?: boolean; force?: boolean; json?: boolean }) => {
       const dryRun = options.dryRun ?? false;
