@@ -14,7 +14,7 @@ const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 type Listener = ((signal: NodeJS.Signals) => void) & { [OURS]?: true };
 
 // Marks our listeners, so that two copies of this package in one process know each other.
-const OURS = Symbol.for("agent-lane.signal");
+export const OURS: unique symbol = Symbol.for("agent-lane.signal") as never;
 
 /** Listeners of the widespread package signal-exit, which also gives way to any other listener: waiting for it would be a deadlock. */
 function signalExitListeners(): number {
@@ -25,7 +25,7 @@ function signalExitListeners(): number {
 }
 
 /** Whether somebody else decides what this signal does. */
-function othersListen(signal: NodeJS.Signals): boolean {
+export function othersListen(signal: NodeJS.Signals): boolean {
   const foreign = (process.listeners(signal) as Listener[]).filter((listener) => listener[OURS] !== true);
   return foreign.length > signalExitListeners();
 }

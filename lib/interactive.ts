@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program in the guest on the caller's own streams: one write in flight at a time, output given back once it is
-// written.
+// A program in the guest on the caller's own streams, on a terminal of the guest's exactly when stdin is one: one write
+// in flight at a time, output given back once it is written.
 import type { Engine } from "./engine.js";
-import { LaneError } from "./errors.js";
+import { aborted } from "./errors.js";
+import type { NativeValue } from "./native.js";
+import { isTerminal, Terminal, type Size } from "./terminal.js";
 
 export interface InteractiveOptions {
   readonly stdin: NodeJS.ReadableStream;
@@ -10,12 +12,16 @@ export interface InteractiveOptions {
   readonly stderr: NodeJS.WritableStream;
   /** Absolute working directory in the guest. Default: the worktree. */
   readonly cwd?: string | undefined;
+  /** Ends the program; the call rejects with ABORTED. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 interface Command {
   readonly lane: string;
   readonly argv: readonly string[];
   readonly cwd: string;
+  /** Names of the run's variables: they are not replaced by the terminal's. */
+  readonly env: Readonly<Record<string, string>>;
 }
 
 // More input than this waiting in the engine pauses the caller's stream until the guest has read it.
@@ -111,10 +117,14 @@ class Output {
   write(data: Buffer, taken: () => void): void {
     if (this.#broken) return taken();
     this.#waiting++;
-    this.#stream.write(data, () => {
-      taken();
-      if (--this.#waiting === 0) this.#flushed?.();
-    });
+    try {
+      this.#stream.write(data, () => {
+        taken();
+        if (--this.#waiting === 0) this.#flushed?.();
+      });
+    } catch {
+      this.#onError();
+    }
   }
 
   /** Resolves when all that was written has been taken. */
@@ -128,36 +138,37 @@ class Output {
   }
 }
 
-function isTty(stream: unknown): boolean {
-  return (stream as { isTTY?: boolean } | undefined)?.isTTY === true;
+/** The engine's parameters of a program on the caller's terminal. */
+function onTerminal(terminal: Terminal, env: Readonly<Record<string, string>>): Record<string, NativeValue> {
+  const own = Object.entries(Terminal.environment()).filter(([name]) => env[name] === undefined);
+  return { tty: true, ...terminal.size, env: Object.fromEntries(own) };
 }
 
 /** Runs the command on the caller's streams. `closed` tells whether the lane is going away: then nothing waits for slow readers. */
 export async function interact(
   engine: Engine,
-  command: Command,
+  { env, ...command }: Command,
   streams: InteractiveOptions,
   closed: () => boolean,
 ): Promise<{ exitCode: number }> {
-  if (isTty(streams.stdin)) {
-    throw new LaneError({
-      code: "TTY_UNSUPPORTED",
-      message: "interactiveExec: stdin is a terminal, and this version runs programs on pipes only",
-      cure: "Run without a terminal on stdin (for example `… </dev/null` or a pipe); terminals come with a later version.",
-      lane: command.lane,
-    });
-  }
+  const { signal } = streams;
+  if (signal?.aborted === true) throw aborted("interactiveExec", command.lane, signal.reason);
   let id = 0;
-  const broken = (): void => {
-    const message = "the stream that received the program's output was closed";
+  const cancel = (message: string): void => {
     engine.request("cancel", { exec: id, code: "ABORTED", message }).catch(() => undefined);
   };
+  const broken = (): void => cancel("the stream that received the program's output was closed");
+  const onAbort = (): void => cancel("interactiveExec was aborted by its signal");
+  const resized = (size: Size): void => {
+    engine.request("resize", { exec: id, ...size }).catch(() => undefined);
+  };
+  const terminal = isTerminal(streams.stdin) ? new Terminal(streams.stdin, streams.stdout, resized) : undefined;
   const input = new Input(engine, streams.stdin);
   const outputs = { 1: new Output(streams.stdout, broken), 2: new Output(streams.stderr, broken) };
   try {
     const request = engine.start<{ exitCode: number }>(
       "exec",
-      { ...command, mode: "stream", inputOpen: true },
+      { ...command, mode: "stream", inputOpen: true, ...(terminal && onTerminal(terminal, env)) },
       {
         onBytes: (sub, data) => {
           if (closed()) engine.taken(id, sub, data.length);
@@ -167,11 +178,15 @@ export async function interact(
       },
     );
     id = request.id;
+    signal?.addEventListener("abort", onAbort, { once: true });
+    terminal?.take();
     input.start(id);
     const { exitCode } = await request.done;
     if (!closed()) await Promise.all([outputs[1].flushed(), outputs[2].flushed()]);
     return { exitCode };
   } finally {
+    signal?.removeEventListener("abort", onAbort);
+    terminal?.release();
     input.stop();
     outputs[1].stop();
     outputs[2].stop();

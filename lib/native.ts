@@ -37,6 +37,8 @@ export interface NativeEngine {
 
 interface Native {
   open(packageDir: string, onEvents: (events: readonly NativeEvent[]) => void): NativeEngine;
+  /** Switches off what the terminal at `fd` does to output. False when it cannot: the terminal is gone. */
+  rawOutput(fd: number): boolean;
 }
 
 /** The package's root: this file lies in `dist/`, or in `lib/` during development. */

@@ -86,6 +86,10 @@ al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n);
 int
 al_engine_close(al_engine_t *e, unsigned timeout_ms);
 
+/* Any thread, needs no engine. Switches off what the terminal at `fd` does to output. 0 or -errno. */
+int
+al_tty_raw_output(int fd);
+
 #ifdef __cplusplus
 }
 #endif

@@ -88,8 +88,6 @@
     "Choose a target that is a plain path below the root, not in .git, and not a link or directory.") \
   X(COPY_OUT_FAILED, -20038, "The file did not come out whole, or could not be written on the host.", \
     "See the message; the target was left as it was.") \
-  X(TTY_UNSUPPORTED, -20039, "A terminal was asked for.", \
-    "Run without a terminal on stdin; terminals come with a later version.") \
   X(REGISTRY_DAMAGED, -20040, "The registry cannot be read, or is not one of this version of Agent Lane.", \
     "Move registry.db aside (it is not overwritten) and run `agent-lane reap`.") \
   X(REGISTRY_LOCKED, -20041, "Another process held the registry for longer than we wait.", \

@@ -117,8 +117,12 @@ export function execTests(lane) {
     assert.deepEqual(await seen, ["got one\ngot two\n/usr\n", "bye\n"]);
   });
 
-  it("refuses a terminal clearly", async () => {
-    const stdin = Object.assign(new PassThrough(), { isTTY: true });
-    await fails("TTY_UNSUPPORTED", () => lane().interactiveExec(["true"], { stdin, stdout: new PassThrough(), stderr: new PassThrough() }));
+  it("gives the program a terminal when stdin is one", async () => {
+    const stdin = Object.assign(new PassThrough(), { isTTY: true }), stdout = new PassThrough();
+    const session = lane().interactiveExec(["sh", "-c", "test -t 0 && test -t 1 && test -t 2 && stty size && exec cat"], { stdin, stdout, stderr: new PassThrough() });
+    stdin.end("typed\n");
+    assert.deepEqual(await session, { exitCode: 0 });
+    stdout.end();
+    assert.match(await text(stdout), /^(typed\r\n)?24 80\r\n(typed\r\n){1,2}$/);
   });
 }

@@ -35,14 +35,16 @@ describe("interactiveExec", () => {
     await lane.close();
   });
 
-  it("refuses a terminal on stdin, with the reason and a cure", async () => {
+  it("ends the program by a signal, and does not start it when that has come before", async () => {
     const { engine, lane, ...streams } = await setUp();
-    const error = await rejection(
-      lane.interactiveExec(["sh"], { ...streams, stdin: Object.assign(streams.stdin, { isTTY: true }) }),
-    );
-    expect(error.code).toBe("TTY_UNSUPPORTED");
-    expect(error.cure).not.toBe("");
-    expect(engine.count("exec")).toBe(0);
+    const controller = new AbortController();
+    const done = lane.interactiveExec(["yes"], { ...streams, signal: controller.signal });
+    controller.abort();
+    expect(engine.last("cancel").params).toMatchObject({ exec: engine.last("exec").id, code: "ABORTED" });
+    engine.last("exec").fail("ABORTED");
+    expect((await rejection(done)).code).toBe("ABORTED");
+    const error = await rejection(lane.interactiveExec(["yes"], { ...streams, signal: controller.signal }));
+    expect([error.code, engine.count("exec")]).toEqual(["ABORTED", 1]);
     await lane.close();
   });
 
