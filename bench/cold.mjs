@@ -29,12 +29,17 @@ try {
     samples.bare_s.push(round(bare.seconds));
     samples.ours_s.push(round(await ours()));
     const steps = Object.entries(bare.steps).map(([step, s]) => `${step} ${s.toFixed(2)}`).join(", ");
-    console.log(`round ${i + 1} of ${runs}: bare ${samples.bare_s.at(-1).toFixed(2)} s (${steps}), ours ${samples.ours_s.at(-1).toFixed(2)} s`);
+    console.log(
+      `round ${i + 1} of ${runs}: bare ${samples.bare_s.at(-1).toFixed(2)} s (${steps}), ours ${samples.ours_s.at(-1).toFixed(2)} s`,
+    );
   }
 } finally {
   rmSync(limaHome, { recursive: true, force: true });
 }
-table("from nothing to the end of the first command", "s", [["plain limactl", samples.bare_s], ["Agent Lane", samples.ours_s]]);
+table("from nothing to the end of the first command", "s", [
+  ["plain limactl", samples.bare_s],
+  ["Agent Lane", samples.ours_s],
+]);
 const result = { bench: "cold", ours_s: median(samples.ours_s), bare_s: median(samples.bare_s) };
 console.log(`ours is ${(result.ours_s / result.bare_s).toFixed(2)} x the bare path (goal: at most 1.15)\n`);
 console.log(JSON.stringify({ ...result, samples }));

@@ -21,7 +21,13 @@ async function fill(samples, key, n, one) {
 }
 
 const before = new Set(lanes());
-const handle = await lima({ cpus: 2, memoryGiB: 2, network: "none", limactlPath: limactl, accelerator: process.env.BENCH_ACCELERATOR ?? "tcg" }).create({ env: {} });
+const handle = await lima({
+  cpus: 2,
+  memoryGiB: 2,
+  network: "none",
+  limactlPath: limactl,
+  accelerator: process.env.BENCH_ACCELERATOR ?? "tcg",
+}).create({ env: {} });
 const samples = { ours_ms: [], limactl_shell_ms: [], ssh_mux_ms: [], raw_echo_ms: [], guest_spawn_ms: [] };
 const name = lanes().find((entry) => !before.has(entry));
 const env = bareEnv(limaHome);
@@ -32,7 +38,8 @@ try {
   const ours = () => timed(() => handle.exec("true"));
   const bySsh = () => timed(() => runChild("ssh", [...ssh, "true"], { env }));
   const byShell = () => timed(() => runChild(limactl, [...shell, "true"], { env }));
-  const spawnOnly = async () => (await engine().request("exec", { lane: name, command: "true", cwd: "/", mode: "whole" })).spawnNs / 1e6;
+  const spawnOnly = async () =>
+    (await engine().request("exec", { lane: name, command: "true", cwd: "/", mode: "whole" })).spawnNs / 1e6;
   echo = startEcho(limactl, [...shell, "cat"], { env });
   // Everything once before it counts: first login, page cache, mux.
   for (const warm of [ours, bySsh, byShell, () => echo.echo(64), spawnOnly]) await warm();
@@ -49,12 +56,19 @@ try {
 }
 
 table("one `true` in the guest", "ms", [
-  ["Agent Lane: exec(\"true\")", samples.ours_ms], ["limactl shell NAME true", samples.limactl_shell_ms], ["ssh -F ssh.config (mux)", samples.ssh_mux_ms],
-  ["guest: spawning sh -c true", samples.guest_spawn_ms], ["64-byte echo, limactl shell cat", samples.raw_echo_ms],
+  ['Agent Lane: exec("true")', samples.ours_ms],
+  ["limactl shell NAME true", samples.limactl_shell_ms],
+  ["ssh -F ssh.config (mux)", samples.ssh_mux_ms],
+  ["guest: spawning sh -c true", samples.guest_spawn_ms],
+  ["64-byte echo, limactl shell cat", samples.raw_echo_ms],
 ]);
 const result = { bench: "exec", lane: name };
 for (const [key, values] of Object.entries(samples)) result[key] = round(median(values), 3);
 const bound = result.guest_spawn_ms + 3 * result.raw_echo_ms + 5;
-console.log(`ours is ${(result.limactl_shell_ms / result.ours_ms).toFixed(1)} x faster than limactl shell (goal: at least 5)`);
-console.log(`ours adds ${(result.ours_ms - result.guest_spawn_ms).toFixed(2)} ms to the guest's own spawn (bound: spawn + 3 echoes + 5 ms = ${bound.toFixed(2)} ms)\n`);
+console.log(
+  `ours is ${(result.limactl_shell_ms / result.ours_ms).toFixed(1)} x faster than limactl shell (goal: at least 5)`,
+);
+console.log(
+  `ours adds ${(result.ours_ms - result.guest_spawn_ms).toFixed(2)} ms to the guest's own spawn (bound: spawn + 3 echoes + 5 ms = ${bound.toFixed(2)} ms)\n`,
+);
 console.log(JSON.stringify({ ...result, samples }));

@@ -6,8 +6,12 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
 const [variant, json, dir, suites] = process.argv.slice(2);
-const tests = existsSync(json) ? JSON.parse(readFileSync(json, "utf8")) : { numPassedTests: 0, numFailedTests: 1, numPendingTests: 0, testResults: [] };
-let failed = tests.numFailedTests + tests.testResults.filter((f) => f.status === "failed" && f.assertionResults.length === 0).length;
+const tests = existsSync(json)
+  ? JSON.parse(readFileSync(json, "utf8"))
+  : { numPassedTests: 0, numFailedTests: 1, numPendingTests: 0, testResults: [] };
+let failed =
+  tests.numFailedTests +
+  tests.testResults.filter((f) => f.status === "failed" && f.assertionResults.length === 0).length;
 if (tests.testResults.length !== Number(suites)) failed++;
 
 const OURS = /agent_lane\.node| (src|binding)\/\w+\.cc?:\d/; // uv's are ../deps/uv/src/…
@@ -27,20 +31,32 @@ const ours = new Map();
 for (const file of readdirSync(dir)) {
   processes++;
   const text = readFileSync(join(dir, file), "utf8");
-  const blocks = variant === "tsan" ? text.split(/^={10,}$/m) : /LeakSanitizer/.test(text) ? text.split(/\n\n+/) : [text];
+  const blocks =
+    variant === "tsan" ? text.split(/^={10,}$/m) : /LeakSanitizer/.test(text) ? text.split(/\n\n+/) : [text];
   for (const block of blocks) {
-    if (!/(Direct|Indirect) leak of|ERROR: |WARNING: |runtime error/.test(block) || /ERROR: LeakSanitizer/.test(block.split("\n", 2)[1] ?? "") && !/leak of/.test(block)) continue;
+    if (
+      !/(Direct|Indirect) leak of|ERROR: |WARNING: |runtime error/.test(block) ||
+      (/ERROR: LeakSanitizer/.test(block.split("\n", 2)[1] ?? "") && !/leak of/.test(block))
+    )
+      continue;
     if (!OURS.test(block) || NUMBER_OF_UV.test(block) || nodesOwn(block)) {
       foreign++;
       continue;
     }
     // The same place is told once.
-    const place = block.split("\n").filter((line) => OURS.test(line)).map((line) => line.replace(/^.* in /, "")).slice(0, 4).join("\n");
+    const place = block
+      .split("\n")
+      .filter((line) => OURS.test(line))
+      .map((line) => line.replace(/^.* in /, ""))
+      .slice(0, 4)
+      .join("\n");
     ours.set(place, { block, times: (ours.get(place)?.times ?? 0) + 1 });
   }
 }
 for (const { block, times } of ours.values()) console.log(`--- ${times} times\n${block.trim()}`);
-console.log(`${variant}: ${processes} processes reported, ${ours.size} places of ours, ${foreign} findings of Node alone`);
+console.log(
+  `${variant}: ${processes} processes reported, ${ours.size} places of ours, ${foreign} findings of Node alone`,
+);
 failed += ours.size;
 console.log(`${variant}: ${tests.numPassedTests} passed, ${failed} failed, ${tests.numPendingTests} skipped`);
 process.exitCode = failed > 0 ? 1 : 0;

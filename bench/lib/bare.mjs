@@ -16,13 +16,41 @@ function template(imageDir, { cpus, memoryGiB }) {
   const { boot, arch } = JSON.parse(readFileSync(join(imageDir, "manifest.json"), "utf8"));
   const { kernel, initrd, cmdline, disk } = boot.qemu;
   return JSON.stringify({
-    minimumLimaVersion: "2.2.0", vmType: "qemu", arch, cpus, memory: `${memoryGiB * 1024}MiB`, disk: "30GiB", plain: true, mounts: [],
-    images: [{ location: join(imageDir, disk), arch, kernel: { location: join(imageDir, kernel), cmdline }, initrd: { location: join(imageDir, initrd) } }],
+    minimumLimaVersion: "2.2.0",
+    vmType: "qemu",
+    arch,
+    cpus,
+    memory: `${memoryGiB * 1024}MiB`,
+    disk: "30GiB",
+    plain: true,
+    mounts: [],
+    images: [
+      {
+        location: join(imageDir, disk),
+        arch,
+        kernel: { location: join(imageDir, kernel), cmdline },
+        initrd: { location: join(imageDir, initrd) },
+      },
+    ],
     containerd: { system: false, user: false },
-    portForwards: [{ guestIP: "0.0.0.0", guestIPMustBeZero: false, guestPortRange: [1, 65535], proto: "any", ignore: true }],
-    ssh: { localPort: 0, loadDotSSHPubKeys: false, forwardAgent: false, forwardX11: false, forwardX11Trusted: false, overVsock: false },
-    hostResolver: { enabled: false }, propagateProxyEnv: false, upgradePackages: false, timezone: "", firmware: { legacyBIOS: true },
-    video: { display: "none" }, user: { name: "lane", uid: 1000, home: "/home/lane", comment: "", shell: "/bin/bash" },
+    portForwards: [
+      { guestIP: "0.0.0.0", guestIPMustBeZero: false, guestPortRange: [1, 65535], proto: "any", ignore: true },
+    ],
+    ssh: {
+      localPort: 0,
+      loadDotSSHPubKeys: false,
+      forwardAgent: false,
+      forwardX11: false,
+      forwardX11Trusted: false,
+      overVsock: false,
+    },
+    hostResolver: { enabled: false },
+    propagateProxyEnv: false,
+    upgradePackages: false,
+    timezone: "",
+    firmware: { legacyBIOS: true },
+    video: { display: "none" },
+    user: { name: "lane", uid: 1000, home: "/home/lane", comment: "", shell: "/bin/bash" },
     vmOpts: { qemu: { cpuType: { x86_64: "max" } } },
   });
 }
@@ -66,7 +94,10 @@ export async function bareLane({ limactl, limaHome, imageDir, cpus, memoryGiB, n
   const quiet = ["--tty=false", "--log-level", "error"], steps = {};
   const started = performance.now(), mark = (step) => { steps[step] = (performance.now() - started) / 1000; };
   try {
-    await runChild(limactl, [...quiet, "create", `--name=${name}`, "-"], { env, input: template(imageDir, { cpus, memoryGiB }) });
+    await runChild(limactl, [...quiet, "create", `--name=${name}`, "-"], {
+      env,
+      input: template(imageDir, { cpus, memoryGiB }),
+    });
     mark("created");
     spawn(limactl, [...quiet, "start", "--timeout", "10m", name], { env, stdio: "ignore", detached: true }).unref();
     const port = await poll("ssh port", () => sshPort(join(limaHome, name, "ha.stdout.log")));

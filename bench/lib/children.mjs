@@ -3,7 +3,12 @@
 import { spawn } from "node:child_process";
 
 /** The environment of the bare tools: Lima's home, and nothing that changes their behaviour. */
-export const bareEnv = (limaHome, more = {}) => ({ PATH: "/usr/local/bin:/usr/bin:/bin", HOME: process.env.HOME, LIMA_HOME: limaHome, ...more });
+export const bareEnv = (limaHome, more = {}) => ({
+  PATH: "/usr/local/bin:/usr/bin:/bin",
+  HOME: process.env.HOME,
+  LIMA_HOME: limaHome,
+  ...more,
+});
 
 /** Runs to the end; rejects on a non-zero exit or after `seconds`. Gives stdout. */
 export function runChild(program, args, { env, input, seconds = 60 } = {}) {

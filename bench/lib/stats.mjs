@@ -20,5 +20,7 @@ export function table(title, unit, rows) {
   console.log(`\n${title} (${unit})`);
   console.log(`${"".padEnd(width)} ${["median", "min", "max"].map((h) => h.padStart(10)).join("")}  samples`);
   for (const [name, samples] of rows)
-    console.log(`${name.padEnd(width)} ${cell(median(samples))}${cell(Math.min(...samples))}${cell(Math.max(...samples))}  ${samples.length}`);
+    console.log(
+      `${name.padEnd(width)} ${cell(median(samples))}${cell(Math.min(...samples))}${cell(Math.max(...samples))}  ${samples.length}`,
+    );
 }

@@ -52,7 +52,13 @@ const scripted = (line) => ({
 const key = process.env.ANTHROPIC_API_KEY;
 const agent = (line) => (key ? claudeCode(process.env.DEMO_MODEL ?? "claude-sonnet-4-5") : scripted(line));
 const hooks = key
-  ? { sandbox: { onSandboxReady: [{ command: "command -v claude || npm install -g @anthropic-ai/claude-code", sudo: true, timeoutMs: 300_000 }] } }
+  ? {
+      sandbox: {
+        onSandboxReady: [
+          { command: "command -v claude || npm install -g @anthropic-ai/claude-code", sudo: true, timeoutMs: 300_000 },
+        ],
+      },
+    }
   : undefined;
 const lanes = new Set();
 const sandbox = () =>
@@ -86,16 +92,34 @@ step("close");
 say("closed");
 
 say("run(): a VM of its own for one task, merged to main");
-const second = await run({ cwd: repo, agent: agent("Second"), prompt: "add another line to README.md", sandbox: sandbox(), hooks, logging });
+const second = await run({
+  cwd: repo,
+  agent: agent("Second"),
+  prompt: "add another line to README.md",
+  sandbox: sandbox(),
+  hooks,
+  logging,
+});
 step("run");
 say(`run(): ${second.commits.length} commit on ${second.branch}`);
 
 const commits = git(repo, "log", "--format=%H %s", `${before}..${branch}`).split("\n").filter(Boolean);
 const onMain = git(repo, "log", "--format=%H %s", `${before}..main`).split("\n").filter(Boolean);
-for (const name of [branch, "main"]) console.log(`\ncommits on ${name}:\n  ${git(repo, "log", "--format=%h %an: %s", "-3", name).replaceAll("\n", "\n  ")}`);
+for (const name of [branch, "main"])
+  console.log(
+    `\ncommits on ${name}:\n  ${git(repo, "log", "--format=%h %an: %s", "-3", name).replaceAll("\n", "\n  ")}`,
+  );
 console.log();
 seconds.total = Number(((performance.now() - started) / 1000).toFixed(2));
 const commit = (line) => ({ sha: line.slice(0, 40), subject: line.slice(41) });
-const result = { ok: commits.length > 0 && onMain.length > 0, repo, branch, commits: commits.map(commit), merged: onMain.map(commit), seconds, lanes: [...lanes] };
+const result = {
+  ok: commits.length > 0 && onMain.length > 0,
+  repo,
+  branch,
+  commits: commits.map(commit),
+  merged: onMain.map(commit),
+  seconds,
+  lanes: [...lanes],
+};
 if (process.env.DEMO_RESULT) writeFileSync(process.env.DEMO_RESULT, JSON.stringify(result));
 process.exitCode = result.ok ? 0 : 1;

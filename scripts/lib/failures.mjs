@@ -12,7 +12,8 @@ export const cell = (text) => text.replaceAll("|", "\\|");
 
 function page(rows, about) {
   const longest = (list) => Math.max(...list.map((r) => r.seconds)).toFixed(1);
-  const late = (list) => Math.max(0, ...list.filter((r) => r.code === "START_TIMEOUT").map((r) => r.seconds - (r.limit - 10)));
+  const late = (list) =>
+    Math.max(0, ...list.filter((r) => r.code === "START_TIMEOUT").map((r) => r.seconds - (r.limit - 10)));
   const left = (list) => list.reduce((n, r) => n + r.left, 0);
   const steps = [...new Set(rows.map((r) => r.step))];
   const summary = steps.map((step) => {

@@ -2,7 +2,20 @@
 // First bad input: each gives an error with a code and a cure, and leaves nothing.
 import assert from "node:assert/strict";
 import {
-  chmodSync, closeSync, copyFileSync, linkSync, mkdirSync, mkdtempSync, openSync, readdirSync, readFileSync, readSync, rmSync, statSync, writeFileSync, writeSync,
+  chmodSync,
+  closeSync,
+  copyFileSync,
+  linkSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+  writeSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { after, describe, it } from "node:test";
@@ -33,7 +46,9 @@ function fakeLimactl(version) {
  * else looks there.
  */
 function plantingLimactl(file, text) {
-  const dir = scratch("planting-limactl"), limactl = join(dir, "limactl"), real = process.env.AGENT_LANE_LIMACTL ?? sh("command -v limactl");
+  const dir = scratch("planting-limactl"),
+    limactl = join(dir, "limactl"),
+    real = process.env.AGENT_LANE_LIMACTL ?? sh("command -v limactl");
   writeFileSync(join(dir, "plant"), text);
   writeFileSync(
     limactl,
@@ -58,7 +73,11 @@ function muteImage() {
   const dir = scratch("mute-image");
   const manifest = JSON.parse(readFileSync(join(imageDir, "manifest.json"), "utf8"));
   for (const { name } of manifest.files) {
-    try { linkSync(join(imageDir, name), join(dir, name)); } catch { copyFileSync(join(imageDir, name), join(dir, name)); }
+    try {
+      linkSync(join(imageDir, name), join(dir, name));
+    } catch {
+      copyFileSync(join(imageDir, name), join(dir, name));
+    }
   }
   manifest.name = "mute";
   manifest.boot.qemu.cmdline = manifest.boot.qemu.cmdline.replace(/init=\S+/, "init=/no/such/init");
@@ -74,9 +93,22 @@ describe("options", () => {
 
   it("values out of bounds or of the wrong type are refused by name", async () => {
     const cases = {
-      cpus: [0, 65, 1.5, "2", NaN], memoryGiB: [0.5, 257, Infinity], diskGiB: [0, 2049], timeoutMinutes: [0, 1441], startTimeoutSeconds: [4, 601],
-      syncInTimeoutSeconds: [9, 3601], maxCopyOutBytes: [0, 4 * 2 ** 30 + 1], maxBufferedBytes: [2 ** 20 - 1, 2 ** 33 + 1], maxConcurrentVms: [0, 33], worktreePath: ["relative", "/a/../b", "/a/"],
-      guestSudo: ["yes"], network: ["closed"], accelerator: ["kvm"], env: [{ "A B": "1" }, { A: 1 }, { A: "x\0y" }], limactlPath: ["limactl"], onEvent: ["f"],
+      cpus: [0, 65, 1.5, "2", NaN],
+      memoryGiB: [0.5, 257, Infinity],
+      diskGiB: [0, 2049],
+      timeoutMinutes: [0, 1441],
+      startTimeoutSeconds: [4, 601],
+      syncInTimeoutSeconds: [9, 3601],
+      maxCopyOutBytes: [0, 4 * 2 ** 30 + 1],
+      maxBufferedBytes: [2 ** 20 - 1, 2 ** 33 + 1],
+      maxConcurrentVms: [0, 33],
+      worktreePath: ["relative", "/a/../b", "/a/"],
+      guestSudo: ["yes"],
+      network: ["closed"],
+      accelerator: ["kvm"],
+      env: [{ "A B": "1" }, { A: 1 }, { A: "x\0y" }],
+      limactlPath: ["limactl"],
+      onEvent: ["f"],
     };
     for (const [name, values] of Object.entries(cases))
       for (const value of values) {
@@ -152,13 +184,20 @@ describe("host", { concurrency: false, timeout: 600_000 }, () => {
   });
 
   it("a home with a space: Lima splits the warden's words as they were written, and QEMU gets its paths whole", async () => {
-    const dir = freshHome(), home = join(dir, "a home"), bin = join(dir, "bin"), seen = join(dir, "seen");
+    const dir = freshHome(),
+      home = join(dir, "a home"),
+      bin = join(dir, "bin"),
+      seen = join(dir, "seen");
     const imported = agentLane(["image", "import", imageDir], { env: { ...process.env, AGENT_LANE_HOME: home } });
     assert.equal(imported.code, 0, imported.errors);
     mkdirSync(bin, { mode: 0o755 });
-    const qemu = `qemu-system-${process.arch === "arm64" ? "aarch64" : "x86_64"}`, real = sh(`command -v ${qemu}`);
+    const qemu = `qemu-system-${process.arch === "arm64" ? "aarch64" : "x86_64"}`,
+      real = sh(`command -v ${qemu}`);
     // Answers Lima's questions, and starts no VM.
-    writeFileSync(join(bin, qemu), `#!/bin/sh\ncase " $* " in *" -pidfile "*) printf '%s\\n' "$@" >'${seen}'; exit 1 ;; esac\nexec '${real}' "$@"\n`);
+    writeFileSync(
+      join(bin, qemu),
+      `#!/bin/sh\ncase " $* " in *" -pidfile "*) printf '%s\\n' "$@" >'${seen}'; exit 1 ;; esac\nexec '${real}' "$@"\n`,
+    );
     chmodSync(join(bin, qemu), 0o755);
     const owner = startOwner({ home, accelerator: "tcg" }, { env: { PATH: `${bin}:${process.env.PATH}` } });
     const { code, lines } = await owner.ended;
@@ -167,7 +206,10 @@ describe("host", { concurrency: false, timeout: 600_000 }, () => {
     const lane = dirname(words[words.indexOf("-pidfile") + 1]);
     assert.ok(lane.startsWith(`${home}/lima/agent-lane-`), lane);
     assert.ok(words.includes(`file=${lane}/disk,if=none,discard=on,id=boot-disk,format=qcow2`), words.join("\n"));
-    assert.ok(words.some((w) => w.endsWith(",restrict=on,ipv6=off")), "the policy got through");
+    assert.ok(
+      words.some((w) => w.endsWith(",restrict=on,ipv6=off")),
+      "the policy got through",
+    );
     assert.ok(isEmpty(leftovers(home)), JSON.stringify(leftovers(home)));
   });
 

@@ -8,7 +8,8 @@ import { join } from "node:path";
 import { it } from "node:test";
 import { fails, scratch, sha256 } from "./lib/lanes.mjs";
 
-const guestHash = async (lane, path) => (await lane.exec(`sha256sum '${path}' | cut -d' ' -f1`, { cwd: "/" })).stdout.trim();
+const guestHash = async (lane, path) =>
+  (await lane.exec(`sha256sum '${path}' | cut -d' ' -f1`, { cwd: "/" })).stdout.trim();
 
 export function copyTests(lane, { maxCopyOutBytes }) {
   it("copyIn of a file is exact, makes parents, overwrites, belongs to agent", async () => {
@@ -18,7 +19,12 @@ export function copyTests(lane, { maxCopyOutBytes }) {
     await lane().copyIn(join(dir, "f"), "/home/agent/in/deep/er/f");
     assert.equal(await guestHash(lane(), "/home/agent/in/deep/er/f"), sha256(data));
     await lane().copyIn(join(dir, "empty"), "/home/agent/in/deep/er/f");
-    assert.equal((await lane().exec("stat -c '%s %U' /home/agent/in/deep/er/f /home/agent/in", { cwd: "/" })).stdout.split("\n")[0], "0 agent");
+    assert.equal(
+      (await lane().exec("stat -c '%s %U' /home/agent/in/deep/er/f /home/agent/in", { cwd: "/" })).stdout.split(
+        "\n",
+      )[0],
+      "0 agent",
+    );
     assert.match((await lane().exec("stat -c %U /home/agent/in/deep", { cwd: "/" })).stdout, /^agent/);
   });
 
@@ -30,14 +36,22 @@ export function copyTests(lane, { maxCopyOutBytes }) {
     writeFileSync(join(dir, "sub/ö name"), "x");
     symlinkSync("../run.sh", join(dir, "sub/link"));
     symlinkSync("/nowhere", join(dir, "sub/dangling"));
-    await lane().exec("mkdir -p /home/agent/tree/sub && echo kept > /home/agent/tree/sub/kept && echo old > /home/agent/tree/run.sh", { cwd: "/" });
+    await lane().exec(
+      "mkdir -p /home/agent/tree/sub && echo kept > /home/agent/tree/sub/kept && echo old > /home/agent/tree/run.sh",
+      { cwd: "/" },
+    );
     await lane().copyIn(dir, "/home/agent/tree");
-    const r = await lane().exec("find . -mindepth 1 -printf '%y %m %u %P %l\\n' | sort; ./sub/link", { cwd: "/home/agent/tree" });
+    const r = await lane().exec("find . -mindepth 1 -printf '%y %m %u %P %l\\n' | sort; ./sub/link", {
+      cwd: "/home/agent/tree",
+    });
     const found = r.stdout.split("\n").map((l) => l.trim()).filter(Boolean);
     assert.ok(found.includes("f 755 agent run.sh"), r.stdout);
     assert.ok(found.includes("l 777 agent sub/link ../run.sh"), r.stdout);
     assert.ok(found.includes("l 777 agent sub/dangling /nowhere"), r.stdout);
-    assert.ok(found.some((l) => /^d \d+ agent sub\/empty$/.test(l)) && found.some((l) => l.endsWith("sub/ö name")), r.stdout);
+    assert.ok(
+      found.some((l) => /^d \d+ agent sub\/empty$/.test(l)) && found.some((l) => l.endsWith("sub/ö name")),
+      r.stdout,
+    );
     assert.ok(found.some((l) => l.endsWith("sub/kept")), "merged, not replaced");
     assert.ok(!found.some((l) => l.includes("tree/")), "not nested");
     assert.equal(found.at(-1), "ran");
@@ -72,13 +86,22 @@ export function copyTests(lane, { maxCopyOutBytes }) {
       { cwd: "/home/agent" },
     );
     const cases = [
-      ["GUEST_PATH_INVALID", "/home/agent/src/../src/f"], ["GUEST_PATH_INVALID", "relative/f"], ["GUEST_PATH_INVALID", "/home/agent/src/d/"],
-      ["IS_LINK", "/home/agent/src/link"], ["IS_LINK", "/home/agent/src/dlink/g"], ["NOT_A_FILE", "/home/agent/src/d"],
-      ["NOT_A_FILE", "/home/agent/src/fifo"], ["NOT_A_FILE", "/dev/zero"], ["GUEST_FILE_MISSING", "/home/agent/src/none"], ["FILE_TOO_LARGE", "/home/agent/src/big"],
+      ["GUEST_PATH_INVALID", "/home/agent/src/../src/f"],
+      ["GUEST_PATH_INVALID", "relative/f"],
+      ["GUEST_PATH_INVALID", "/home/agent/src/d/"],
+      ["IS_LINK", "/home/agent/src/link"],
+      ["IS_LINK", "/home/agent/src/dlink/g"],
+      ["NOT_A_FILE", "/home/agent/src/d"],
+      ["NOT_A_FILE", "/home/agent/src/fifo"],
+      ["NOT_A_FILE", "/dev/zero"],
+      ["GUEST_FILE_MISSING", "/home/agent/src/none"],
+      ["FILE_TOO_LARGE", "/home/agent/src/big"],
     ];
     for (const [code, path] of cases) {
       const started = Date.now();
-      await fails(code, () => lane().copyFileOut(path, target)).catch((e) => { throw new Error(`${path}: ${e.message}`); });
+      await fails(code, () => lane().copyFileOut(path, target)).catch((e) => {
+        throw new Error(`${path}: ${e.message}`);
+      });
       t.diagnostic(`${code} ${path}: ${Date.now() - started} ms`);
       assert.equal(readFileSync(target, "utf8"), "before", path);
     }
@@ -90,7 +113,9 @@ export function copyTests(lane, { maxCopyOutBytes }) {
     mkdirSync(join(root, ".git"));
     symlinkSync(outside, join(root, "door"));
     await lane().exec("echo pwn > /home/agent/pwn", { cwd: "/" });
-    await fails("HOST_PATH_REFUSED", () => lane().copyFileOut("/home/agent/pwn", join(root, ".git/hooks/post-applypatch")));
+    await fails("HOST_PATH_REFUSED", () =>
+      lane().copyFileOut("/home/agent/pwn", join(root, ".git/hooks/post-applypatch")),
+    );
     await fails("HOST_PATH_REFUSED", () => lane().copyFileOut("/home/agent/pwn", join(root, "door/x")));
     assert.deepEqual([readdirSync(join(root, ".git")), existsSync(join(outside, "x"))], [[], false]);
   });

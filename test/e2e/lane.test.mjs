@@ -39,7 +39,8 @@ describe("one lane, network none", { concurrency: false }, () => {
     let connections = 0;
     const server = createServer((socket) => { connections++; socket.end("hi"); }).listen(0, "127.0.0.1");
     await new Promise((resolve) => server.once("listening", resolve));
-    const probe = (host) => `timeout 5 bash -c 'exec 3<>/dev/tcp/${host}/${server.address().port} && cat <&3' 2>/dev/null && echo REACHED || echo no`;
+    const probe = (host) =>
+      `timeout 5 bash -c 'exec 3<>/dev/tcp/${host}/${server.address().port} && cat <&3' 2>/dev/null && echo REACHED || echo no`;
     const r = await lane().exec(["192.168.5.2", "192.168.5.15", "10.0.2.2"].map(probe).join("; "), { cwd: "/" });
     server.close();
     assert.deepEqual([r.stdout, connections], ["no\nno\nno\n", 0]);
@@ -54,7 +55,12 @@ describe("one lane, network none", { concurrency: false }, () => {
     const bystander = spawn("sleep", ["600"], { stdio: "ignore" });
     writeFileSync(join(productHome(), "lima", name, "qemu.pid"), `${bystander.pid}\n`);
     const lines = [];
-    const busy = lane().exec("while :; do echo tick; sleep 0.2; done", { onLine: (l) => lines.push(l) }).then((r) => r.exitCode, (e) => e.code);
+    const busy = lane()
+      .exec("while :; do echo tick; sleep 0.2; done", { onLine: (l) => lines.push(l) })
+      .then(
+        (r) => r.exitCode,
+        (e) => e.code,
+      );
     await until("the first lines", 30, () => lines.length >= 3);
     const started = Date.now();
     await Promise.all([lane().close(), lane().close(), lane().close()]);
@@ -63,10 +69,16 @@ describe("one lane, network none", { concurrency: false }, () => {
     assert.ok(Date.now() - started < 30_000, `${Date.now() - started} ms`);
     assert.deepEqual(laneProcesses(productHome(), name), []);
     assert.equal(existsSync(join(productHome(), "lima", name)), false);
-    assert.deepEqual(openRows().filter((row) => row.startsWith(name)), []);
+    assert.deepEqual(
+      openRows().filter((row) => row.startsWith(name)),
+      [],
+    );
     assert.equal(alive(bystander.pid), true, "the process behind the planted pid lives");
     bystander.kill("SIGKILL");
-    assert.ok(["LANE_CLOSED", "CHANNEL_CLOSED"].includes(await busy) || (await busy) > 128, `in-flight exec ended with ${await busy}`);
+    assert.ok(
+      ["LANE_CLOSED", "CHANNEL_CLOSED"].includes(await busy) || (await busy) > 128,
+      `in-flight exec ended with ${await busy}`,
+    );
     assert.equal(lines.length, heard, "no line after the close");
   });
 

@@ -13,7 +13,11 @@ let name;
 const lane = await openLane({ onEvent: (event) => { name = event.lane ?? name; } });
 const ready = Date.now();
 try {
-  assert.deepEqual(await lane.exec("cat; echo err >&2; exit 3", { stdin: "é\n" }), { stdout: "é\n", stderr: "err\n", exitCode: 3 });
+  assert.deepEqual(await lane.exec("cat; echo err >&2; exit 3", { stdin: "é\n" }), {
+    stdout: "é\n",
+    stderr: "err\n",
+    exitCode: 3,
+  });
   const lines = [];
   const r = await lane.exec("seq 1 20000", { onLine: (line) => lines.push(line) });
   assert.deepEqual([lines.length, lines[0], lines.at(-1), r.stdout.endsWith("\n20000")], [20000, "1", "20000", true]);
@@ -31,5 +35,10 @@ try {
 // Only of this lane: on a developer's machine others may be running.
 const left = leftovers();
 assert.match(name, /^agent-lane-/);
-assert.deepEqual([...left.processes.map((p) => p.args), ...left.directories, ...left.rows].filter((what) => what.includes(name)), []);
-console.log(`node ${process.version}: one lane, ready after ${((ready - started) / 1000).toFixed(1)} s, closed after ${((Date.now() - started) / 1000).toFixed(1)} s`);
+assert.deepEqual(
+  [...left.processes.map((p) => p.args), ...left.directories, ...left.rows].filter((what) => what.includes(name)),
+  [],
+);
+console.log(
+  `node ${process.version}: one lane, ready after ${((ready - started) / 1000).toFixed(1)} s, closed after ${((Date.now() - started) / 1000).toFixed(1)} s`,
+);

@@ -11,7 +11,13 @@ import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const named = process.argv.slice(2);
-const files = (named.length ? named : readdirSync(here).filter((f) => f.endsWith(".test.mjs")).sort()).map((f) => resolve(here, f));
+const files = (
+  named.length
+    ? named
+    : readdirSync(here)
+        .filter((f) => f.endsWith(".test.mjs"))
+        .sort()
+).map((f) => resolve(here, f));
 const FILE_MINUTES = 20;
 
 // The files' scratch folders lie in here, and go with it.

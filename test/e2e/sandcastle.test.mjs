@@ -34,7 +34,11 @@ chmod 755 /usr/local/bin/git`;
 describe("Sandcastle", { concurrency: false, timeout: 900_000 }, () => {
   it("createSandbox: commits land on the branch, with an open network; a lying guest writes nothing on the host; the VM is gone after close", async () => {
     const repo = makeRepo();
-    const sandbox = await createSandbox({ cwd: repo, branch: "agent/one", sandbox: provider({ network: "open", env: { RUN_VAR: "yes" } }) });
+    const sandbox = await createSandbox({
+      cwd: repo,
+      branch: "agent/one",
+      sandbox: provider({ network: "open", env: { RUN_VAR: "yes" } }),
+    });
     try {
       const first = await sandbox.run({ agent: commitAgent, prompt: "please change a.txt", logging: logging(repo) });
       assert.equal(first.commits.length, 1);
@@ -46,14 +50,22 @@ describe("Sandcastle", { concurrency: false, timeout: 900_000 }, () => {
 
       const server = createServer((socket) => socket.end("from the host\n")).listen(0, "127.0.0.1");
       await new Promise((resolve) => server.once("listening", resolve));
-      const reached = await sandbox.exec(`timeout 10 bash -c 'exec 3<>/dev/tcp/192.168.5.2/${server.address().port} && cat <&3'`);
+      const reached = await sandbox.exec(
+        `timeout 10 bash -c 'exec 3<>/dev/tcp/192.168.5.2/${server.address().port} && cat <&3'`,
+      );
       server.close();
       assert.equal(reached.stdout, "from the host\n", "network open reaches what network none does not");
 
       await sandbox.exec(lyingGit("../../../escaped.txt"), { sudo: true });
       await sandbox.exec("echo pwn > ../escaped.txt; echo pwn > ../../../escaped.txt || true");
-      await assert.rejects(sandbox.run({ agent: scriptedAgent("echo done"), prompt: "x", logging: logging(repo) }), /GUEST_PATH_INVALID|\.\./);
-      assert.deepEqual([existsSync(join(repo, "escaped.txt")), existsSync(join(repo, "../escaped.txt"))], [false, false]);
+      await assert.rejects(
+        sandbox.run({ agent: scriptedAgent("echo done"), prompt: "x", logging: logging(repo) }),
+        /GUEST_PATH_INVALID|\.\./,
+      );
+      assert.deepEqual(
+        [existsSync(join(repo, "escaped.txt")), existsSync(join(repo, "../escaped.txt"))],
+        [false, false],
+      );
     } finally {
       await sandbox.close();
     }
@@ -63,11 +75,18 @@ describe("Sandcastle", { concurrency: false, timeout: 900_000 }, () => {
   it("run() with claudeCode: the commit lands on main", async () => {
     const repo = makeRepo();
     const r = await run({
-      cwd: repo, agent: claudeCode("fake-model", { env: { ANTHROPIC_API_KEY: "k" } }), sandbox: provider(), prompt: "hello claude", logging: logging(repo),
+      cwd: repo,
+      agent: claudeCode("fake-model", { env: { ANTHROPIC_API_KEY: "k" } }),
+      sandbox: provider(),
+      prompt: "hello claude",
+      logging: logging(repo),
       hooks: { sandbox: { onSandboxReady: [{ command: fakeClaude, sudo: true }] } },
     });
     assert.equal(r.commits.length, 1);
-    assert.equal(sh("git log --format=%s main; git show main:from-claude.txt", repo), "fake claude commit\ninitial\nhello claude");
+    assert.equal(
+      sh("git log --format=%s main; git show main:from-claude.txt", repo),
+      "fake claude commit\ninitial\nhello claude",
+    );
     await nothingLeft();
   });
 
@@ -78,15 +97,24 @@ describe("Sandcastle", { concurrency: false, timeout: 900_000 }, () => {
       setTimeout(() => controller.abort(new Error("user abort")), 300);
       return [{ type: "text", text: line }];
     };
-    await assert.rejects(run({ cwd: repo, agent, sandbox: provider(), prompt: "x", signal: controller.signal, logging: logging(repo) }), /user abort/);
+    await assert.rejects(
+      run({ cwd: repo, agent, sandbox: provider(), prompt: "x", signal: controller.signal, logging: logging(repo) }),
+      /user abort/,
+    );
     await nothingLeft(15);
   });
 
   it("a sync-in that fails loses the handle: the lane ends itself after syncInTimeoutSeconds", async () => {
     const repo = makeRepo(), clone = `${repo}-shallow`;
     sh("for i in 1 2 3; do echo $i >> a.txt; git commit -qam c$i; done", repo);
-    sh(`git clone -q --depth 1 file://${repo} ${clone} && cd ${clone} && git config user.email x@y && git config user.name x`, repo);
-    await assert.rejects(createSandbox({ cwd: clone, branch: "b", sandbox: provider({ syncInTimeoutSeconds: 15 }) }), /parents|clone|SyncError/i);
+    sh(
+      `git clone -q --depth 1 file://${repo} ${clone} && cd ${clone} && git config user.email x@y && git config user.name x`,
+      repo,
+    );
+    await assert.rejects(
+      createSandbox({ cwd: clone, branch: "b", sandbox: provider({ syncInTimeoutSeconds: 15 }) }),
+      /parents|clone|SyncError/i,
+    );
     assert.equal(laneDirectories().length, 1, "Sandcastle never closed it");
     assert.ok(laneProcesses(productHome()).length > 0);
     await until("the sync-in watchdog", 40, () => laneDirectories().length === 0);

@@ -58,7 +58,8 @@ function processes(home: string, owner: number | undefined): string[] {
   const found: string[] = [];
   for (const entry of table.split("\n")) {
     const [, pid, state, args] = /^\s*(\d+)\s+(\S+)\s+(.*)$/.exec(entry) ?? [];
-    if (!pid || !state || !args || state.startsWith("Z") || Number(pid) === owner || Number(pid) === process.pid) continue;
+    if (!pid || !state || !args || state.startsWith("Z") || Number(pid) === owner || Number(pid) === process.pid)
+      continue;
     let environ = "";
     try {
       environ = readFileSync(`/proc/${pid}/environ`, "utf8");
@@ -80,7 +81,11 @@ function leftovers(home: string, owner: number | undefined): string[] {
   const open = existsSync(registry) && readFileSync(registry, "latin1").startsWith("SQLite format 3")
     ? execFileSync("sqlite3", ["-readonly", registry, sql], { encoding: "utf8", ...owned }).split("\n").filter(Boolean)
     : [];
-  return [...processes(home, owner).map((p) => `process ${p}`), ...[...dirs, ...keys].map((d) => `directory ${d}`), ...open.map((r) => `row ${r}`)];
+  return [
+    ...processes(home, owner).map((p) => `process ${p}`),
+    ...[...dirs, ...keys].map((d) => `directory ${d}`),
+    ...open.map((r) => `row ${r}`),
+  ];
 }
 
 /** The owner's script: create, say how it settled, live on until it has been looked at. */
@@ -131,7 +136,11 @@ function makePlace(home: string): { place: Place; end: () => void } {
     },
     server: async (sameUser) => {
       const text = `const s = require("net").createServer((c) => { c.on("error", () => 0); c.end("SSH-2.0-impostor\\r\\n"); }); s.listen(0, "127.0.0.1", () => console.log(s.address().port)); setTimeout(() => process.exit(), 120000);`;
-      const child = spawn(process.execPath, ["-e", text], { stdio: ["ignore", "pipe", "inherit"], cwd: "/", ...(sameUser ? owned : {}) });
+      const child = spawn(process.execPath, ["-e", text], {
+        stdio: ["ignore", "pipe", "inherit"],
+        cwd: "/",
+        ...(sameUser ? owned : {}),
+      });
       children.push(child);
       return await new Promise<number>((ok) => child.stdout.once("data", (d: Buffer) => ok(Number(d.toString()))));
     },
@@ -161,7 +170,9 @@ async function play(c: Case, index: number): Promise<{ told: Told; left: string[
   if (existsSync(join(home, "registry.db"))) own(join(home, "registry.db"));
   writeFileSync(join(run, "scenario.json"), JSON.stringify({ ...c.scenario, ...more.scenario }));
   const { child, ended } = stage.start(script(c, home, { image: place.image, ...c.options, ...more.options }));
-  const said = new Promise<void>((ok) => child.stdout?.on("data", (d: Buffer) => d.toString().includes('["settled"') && ok()));
+  const said = new Promise<void>((ok) =>
+    child.stdout?.on("data", (d: Buffer) => d.toString().includes('["settled"') && ok()),
+  );
   await Promise.race([said, ended]);
   const left = leftovers(home, child.pid);
   writeFileSync(join(run, "go"), "");
@@ -179,7 +190,10 @@ afterAll(() => {
   for (const child of children) child.kill("SIGKILL");
   stage.remove();
   mkdirSync(join(root, "build", "check"), { recursive: true });
-  writeFileSync(join(root, "build", "check", "matrix-rows.json"), JSON.stringify(cases.map((c) => rows.get(c) ?? { step: c.step, failure: c.failure })));
+  writeFileSync(
+    join(root, "build", "check", "matrix-rows.json"),
+    JSON.stringify(cases.map((c) => rows.get(c) ?? { step: c.step, failure: c.failure })),
+  );
 });
 
 describe.concurrent("create", () => {
@@ -187,7 +201,15 @@ describe.concurrent("create", () => {
     it(`${c.step}: ${c.failure}`, { timeout: 120_000 }, async ({ expect }) => {
       const { told, left } = await play(c, index);
       const limit = (c.timeout ?? LONG_S) + GRACE_S;
-      rows.set(c, { step: c.step, failure: c.failure, code: told.code, at: told.step ?? "", seconds: told.seconds, limit, left: left.length });
+      rows.set(c, {
+        step: c.step,
+        failure: c.failure,
+        code: told.code,
+        at: told.step ?? "",
+        seconds: told.seconds,
+        limit,
+        left: left.length,
+      });
       expect({ code: told.code, message: told.message }).toMatchObject({ code: c.code });
       if (c.says) expect(told.message).toMatch(c.says);
       expect(left).toEqual([]);

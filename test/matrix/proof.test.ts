@@ -30,11 +30,15 @@ function installSandcastle(to: string): string {
     const from = join(root, "node_modules", name);
     mkdirSync(dirname(join(to, name)), { recursive: true });
     cpSync(from, join(to, name), { recursive: true });
-    const about = JSON.parse(readFileSync(join(from, "package.json"), "utf8")) as { dependencies?: Record<string, string> };
+    const about = JSON.parse(readFileSync(join(from, "package.json"), "utf8")) as {
+      dependencies?: Record<string, string>;
+    };
     Object.keys(about.dependencies ?? {}).forEach(add);
   };
   add("@ai-hero/sandcastle");
-  const about = JSON.parse(readFileSync(join(to, "@ai-hero/sandcastle/package.json"), "utf8")) as { exports: Record<string, { import?: string; default?: string }> };
+  const about = JSON.parse(readFileSync(join(to, "@ai-hero/sandcastle/package.json"), "utf8")) as {
+    exports: Record<string, { import?: string; default?: string }>;
+  };
   const entry = about.exports["."]?.import ?? about.exports["."]?.default ?? "dist/index.js";
   return pathToFileURL(join(to, "@ai-hero/sandcastle", entry)).href;
 }
@@ -62,7 +66,11 @@ async function attempt(scenario: object): Promise<{ error: { message: string }; 
   );
   expect(r.said["error"], r.err).toBeDefined();
   const file = join(stage.home, "run", "record");
-  return { error: r.said["error"], record: existsSync(file) ? readFileSync(file) : Buffer.alloc(0), left: stage.left() };
+  return {
+    error: r.said["error"],
+    record: existsSync(file) ? readFileSync(file) : Buffer.alloc(0),
+    left: stage.left(),
+  };
 }
 
 describe.concurrent("an impostor", () => {

@@ -13,5 +13,7 @@ process.on("exit", (code) => recorder.note("exit event", code));
 
 const { productProvider } = provider === "local" ? {} : await import("./lib/place.mjs");
 const makeInner = productProvider ? await productProvider(provider, (lane) => recorder.lane(lane)) : localProvider;
-await scenarios[name].run(makeKit(recorder, makeInner, { ownFaults: provider !== "local" || Boolean(process.env.ORACLE_FAULTLESS) }));
+await scenarios[name].run(
+  makeKit(recorder, makeInner, { ownFaults: provider !== "local" || Boolean(process.env.ORACLE_FAULTLESS) }),
+);
 recorder.note("scenario done", true);

@@ -19,33 +19,62 @@ import { runScenario } from "./run-oracle.mjs";
 import { scenarios } from "./scenarios/index.mjs";
 
 /** On a VM these differ most from a local process: what scripts/check runs there every time. */
-export const NAMED = ["demo", "run-claude", "closeDuringRun", "agentExecThrows", "dirty", "nonAscii", "traversal", "symlinkThrough", "bigBundleSymlink", "syncInWatchdog"];
+export const NAMED = [
+  "demo",
+  "run-claude",
+  "closeDuringRun",
+  "agentExecThrows",
+  "dirty",
+  "nonAscii",
+  "traversal",
+  "symlinkThrough",
+  "bigBundleSymlink",
+  "syncInWatchdog",
+];
 const DIFFERENCES_SHOWN = 20;
 
 const { values: args, positionals } = parseArgs({
   allowPositionals: true,
-  options: { provider: { type: "string", default: "lima" }, all: { type: "boolean" }, nightly: { type: "boolean" }, log: { type: "string" }, resume: { type: "boolean" }, page: { type: "string" } },
+  options: {
+    provider: { type: "string", default: "lima" },
+    all: { type: "boolean" },
+    nightly: { type: "boolean" },
+    log: { type: "string" },
+    resume: { type: "boolean" },
+    page: { type: "string" },
+  },
 });
-if (!["lima", "agent"].includes(args.provider)) throw new Error(`--provider must be lima or agent, not ${args.provider}`);
-if (args.page && !(args.provider === "lima" && args.all && args.nightly)) throw new Error("the page is of a complete run on real VMs: --provider lima --all --nightly");
+if (!["lima", "agent"].includes(args.provider))
+  throw new Error(`--provider must be lima or agent, not ${args.provider}`);
+if (args.page && !(args.provider === "lima" && args.all && args.nightly))
+  throw new Error("the page is of a complete run on real VMs: --provider lima --all --nightly");
 const names = args.all ? Object.keys(scenarios) : positionals.length ? positionals : NAMED;
 
 const why = (entry) => rules[entry?.rule] ?? entry?.reason ?? "";
 
 function show({ name, verdict, explained, unexplained, unmet, plain, product, seconds }) {
   const entry = expected[name];
-  console.log(`${verdict.padEnd(11)} ${name}: ${entry?.kind === "equal" ? (entry.note ?? "same calls, same outcome") : why(entry)} (${seconds.toFixed(0)} s)`);
+  console.log(
+    `${verdict.padEnd(11)} ${name}: ${entry?.kind === "equal" ? (entry.note ?? "same calls, same outcome") : why(entry)} (${seconds.toFixed(0)} s)`,
+  );
   if (verdict !== "UNEXPLAINED") return;
   for (const text of unmet) console.log(`     ${text}`);
-  for (const d of unexplained.slice(0, DIFFERENCES_SHOWN)) console.log(`     ${d.path}\n       plain   ${JSON.stringify(d.plain)}\n       product ${JSON.stringify(d.product)}`);
-  if (unexplained.length > DIFFERENCES_SHOWN) console.log(`     and ${unexplained.length - DIFFERENCES_SHOWN} more differences`);
+  for (const d of unexplained.slice(0, DIFFERENCES_SHOWN))
+    console.log(
+      `     ${d.path}\n       plain   ${JSON.stringify(d.plain)}\n       product ${JSON.stringify(d.product)}`,
+    );
+  if (unexplained.length > DIFFERENCES_SHOWN)
+    console.log(`     and ${unexplained.length - DIFFERENCES_SHOWN} more differences`);
   for (const d of explained) console.log(`     (explained: ${d.path}: ${d.why})`);
-  console.log(`--- printed by the plain provider's run:\n${plain.output.slice(-1500)}\n--- printed by the product's run:\n${product.output.slice(-3000)}`);
+  console.log(
+    `--- printed by the plain provider's run:\n${plain.output.slice(-1500)}\n--- printed by the product's run:\n${product.output.slice(-3000)}`,
+  );
 }
 
 /** {NAME: {plain, product, seconds}} of an earlier run, and the facts of its first line. */
 function earlier() {
-  if (!args.resume || !args.log || !existsSync(args.log)) return { facts: { started: new Date().toISOString(), ...versions() }, runs: {} };
+  if (!args.resume || !args.log || !existsSync(args.log))
+    return { facts: { started: new Date().toISOString(), ...versions() }, runs: {} };
   const [facts, ...runs] = readFileSync(args.log, "utf8").trim().split("\n").map((line) => JSON.parse(line));
   return { facts, runs: Object.fromEntries(runs.map((r) => [r.name, r])) };
 }
@@ -59,13 +88,16 @@ async function runBoth(name) {
   const runPlain = () => runScenario("local", name, { faultless: expected[name]?.faultless });
   const runProduct = () => runScenario(args.provider, name);
   const together = args.provider === "lima" || scenarios[name]?.long;
-  const [plain, product] = together ? await Promise.all([runPlain(), runProduct()]) : [await runPlain(), await runProduct()];
+  const [plain, product] = together
+    ? await Promise.all([runPlain(), runProduct()])
+    : [await runPlain(), await runProduct()];
   const both = { name, plain, product, seconds: (Date.now() - started) / 1000 };
   keep(both);
   return both;
 }
 
-const hungBoot = ({ product }) => JSON.stringify(product.calls?.[0]?.outcome ?? "").includes("START_TIMEOUT, step boot");
+const hungBoot = ({ product }) =>
+  JSON.stringify(product.calls?.[0]?.outcome ?? "").includes("START_TIMEOUT, step boot");
 
 async function one(name) {
   const entry = expected[name];
@@ -87,13 +119,17 @@ async function worker() {
   for (let name; (name = queue.shift()) !== undefined; ) {
     const r = await one(name);
     results.push(r);
-    if (r.skipped) console.log(`${r.verdict.padEnd(11)} ${name}: ${r.verdict === "n-a" ? why(expected[name]) : "takes minutes: only with --nightly"}`);
+    if (r.skipped)
+      console.log(
+        `${r.verdict.padEnd(11)} ${name}: ${r.verdict === "n-a" ? why(expected[name]) : "takes minutes: only with --nightly"}`,
+      );
     else show(r);
   }
 }
 await Promise.all(Array.from({ length: args.provider === "agent" ? 2 : 1 }, worker));
 
-const skipped = results.filter((r) => r.skipped).length, failed = results.filter((r) => r.verdict === "UNEXPLAINED").length;
+const skipped = results.filter((r) => r.skipped).length,
+  failed = results.filter((r) => r.verdict === "UNEXPLAINED").length;
 const kinds = ["equal", "safer", "n-a"].map((kind) => `${results.filter((r) => r.verdict === kind).length} ${kind}`);
 console.log(`${kinds.join(", ")}, ${failed} UNEXPLAINED in ${((Date.now() - begun) / 1000).toFixed(0)} s`);
 if (args.page) writeFileSync(args.page, page(facts, results));

@@ -25,7 +25,11 @@ const child = fileURLToPath(new URL("./child.mjs", import.meta.url));
 function environment(provider, scratch, faultless) {
   for (const name of ["home", "tmp"]) mkdirSync(join(scratch, name));
   return {
-    ...process.env, HOME: join(scratch, "home"), TMPDIR: join(scratch, "tmp"), GIT_CONFIG_NOSYSTEM: "1", GIT_TERMINAL_PROMPT: "0",
+    ...process.env,
+    HOME: join(scratch, "home"),
+    TMPDIR: join(scratch, "tmp"),
+    GIT_CONFIG_NOSYSTEM: "1",
+    GIT_TERMINAL_PROMPT: "0",
     // The host commits in another second than the guest, always: whether two object names are equal must not depend on
     // speed.
     GIT_COMMITTER_DATE: "2001-01-01T00:00:00Z",
@@ -65,22 +69,50 @@ export async function runScenario(provider, name, { raw = false, faultless = fal
   try {
     const out = openSync(printed, "w");
     const env = environment(provider, scratch, faultless);
-    const running = spawn(process.execPath, [child, provider, name, log], { env, stdio: ["ignore", out, out], cwd: scratch });
+    const running = spawn(process.execPath, [child, provider, name, log], {
+      env,
+      stdio: ["ignore", out, out],
+      cwd: scratch,
+    });
     closeSync(out);
-    const end = await waitFor(running, (scenario.deadlineSeconds ?? DEADLINE_SECONDS) + (provider === "lima" ? BOOT_SECONDS : 0), log);
+    const end = await waitFor(
+      running,
+      (scenario.deadlineSeconds ?? DEADLINE_SECONDS) + (provider === "lima" ? BOOT_SECONDS : 0),
+      log,
+    );
     const seconds = (Date.now() - started) / 1000;
     const entries = existsSync(log) ? readFileSync(log, "utf8").trim().split("\n").map((line) => JSON.parse(line)) : [];
     const lanes = entries.filter((e) => e.kind === "lane").map((e) => e.name);
     const left = await whatIsLeft(provider, scratch, lanes, env);
-    const result = normalise(raw ? entries.filter((e) => e.kind !== "scrub") : entries, raw ? [] : [{ text: scratch, name: "$SCRATCH" }]);
-    return { scenario: name, provider, ...result, end, left, lanes: lanes.length, seconds, output: readFileSync(printed, "utf8").slice(-8000) };
+    const result = normalise(
+      raw ? entries.filter((e) => e.kind !== "scrub") : entries,
+      raw ? [] : [{ text: scratch, name: "$SCRATCH" }],
+    );
+    return {
+      scenario: name,
+      provider,
+      ...result,
+      end,
+      left,
+      lanes: lanes.length,
+      seconds,
+      output: readFileSync(printed, "utf8").slice(-8000),
+    };
   } finally {
     rmSync(scratch, { recursive: true, force: true });
   }
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { values } = parseArgs({ options: { provider: { type: "string", default: "local" }, scenario: { type: "string" }, raw: { type: "boolean" }, faultless: { type: "boolean" }, list: { type: "boolean" } } });
+  const { values } = parseArgs({
+    options: {
+      provider: { type: "string", default: "local" },
+      scenario: { type: "string" },
+      raw: { type: "boolean" },
+      faultless: { type: "boolean" },
+      list: { type: "boolean" },
+    },
+  });
   if (values.list || !values.scenario) {
     for (const [name, { about }] of Object.entries(scenarios)) console.log(`${name.padEnd(26)} ${about}`);
     process.exit(values.list ? 0 : 2);

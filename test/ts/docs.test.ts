@@ -46,8 +46,8 @@ describe("names of files in the documentation", () => {
   const documents = files.filter((path) => path.endsWith(".md"));
 
   it.each(documents)("%s names files that are there", (path) => {
-    const named = [...read(path).matchAll(/`([\w./-]+\.(?:c|h|cc|ts|mjs|cjs|py|sh|md|gyp))`|\]\(([\w./-]+)\)/g)].map((m) =>
-      m[2] === undefined ? m[1]! : join(dirname(path), m[2]),
+    const named = [...read(path).matchAll(/`([\w./-]+\.(?:c|h|cc|ts|mjs|cjs|py|sh|md|gyp))`|\]\(([\w./-]+)\)/g)].map(
+      (m) => (m[2] === undefined ? m[1]! : join(dirname(path), m[2])),
     );
     const there = (name: string) => files.some((path) => path === name || path.endsWith(`/${name}`));
     expect(named.filter((name) => !there(name))).toEqual([]);

@@ -67,13 +67,17 @@ describe("npm pack", () => {
       files
         .map((f) => f.path)
         .filter((p) =>
-          /^(test|bench|build|node_modules|lib)\/|^docs\/(?!ERRORS\.md$)|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(p),
+          /^(test|bench|build|node_modules|lib)\/|^docs\/(?!ERRORS\.md$)|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(
+            p,
+          ),
         ),
     ).toEqual([]);
   });
 
   it("holds nothing compiled from a file that is no longer there", () => {
-    const compiled = files.map((f) => /^dist\/(.+?)(?:\.d\.ts|\.js)$/.exec(f.path)?.[1]).filter((name) => name !== undefined);
+    const compiled = files
+      .map((f) => /^dist\/(.+?)(?:\.d\.ts|\.js)$/.exec(f.path)?.[1])
+      .filter((name) => name !== undefined);
     expect(compiled.length).toBeGreaterThan(20);
     expect(compiled.filter((name) => !existsSync(join(root, "lib", `${name}.ts`)))).toEqual([]);
   });
@@ -109,7 +113,9 @@ describe("package.json", () => {
     expect(r.status).toBe(0);
     const { analysis, problems } = JSON.parse(r.stdout) as { analysis: { types: unknown }; problems?: object };
     expect(analysis.types).toEqual({ kind: "included" });
-    expect(Object.keys(problems ?? {})).toEqual(expect.not.arrayContaining(["FalseESM", "FalseCJS", "UntypedResolution"]));
+    expect(Object.keys(problems ?? {})).toEqual(
+      expect.not.arrayContaining(["FalseESM", "FalseCJS", "UntypedResolution"]),
+    );
   });
 
   it("has a lock without addresses", () => {

@@ -85,7 +85,10 @@ describe("a lane", () => {
       report("after", (await lane.exec("head -c 1048576 /dev/zero")).stdout.length);
       await lane.close();`);
     const passed = r.said["passed"] as { message: string; cure: string };
-    expect(passed).toMatchObject({ code: "OUTPUT_LIMIT", message: expect.stringContaining("maxBufferedBytes") as string });
+    expect(passed).toMatchObject({
+      code: "OUTPUT_LIMIT",
+      message: expect.stringContaining("maxBufferedBytes") as string,
+    });
     expect(passed.cure).toContain("maxBufferedBytes");
     expect(r.said).toMatchObject({ other: 600000, after: 1048576 });
     expect(r.status).toBe(0);

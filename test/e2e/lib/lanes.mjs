@@ -30,7 +30,8 @@ export async function openLane(options = {}, env = {}) {
 }
 
 export const sha256 = (data) => createHash("sha256").update(data).digest("hex");
-export const sh = (command, cwd) => execFileSync("sh", ["-c", command], { cwd, encoding: "utf8", timeout: 60_000 }).trim();
+export const sh = (command, cwd) =>
+  execFileSync("sh", ["-c", command], { cwd, encoding: "utf8", timeout: 60_000 }).trim();
 export const scratch = (name = "e2e") => mkdtempSync(join(tmpdir(), `${name}-`));
 
 /** The call, or building the provider for it, fails with `code`, a sentence and a cure. Gives the error. */
@@ -67,13 +68,19 @@ export const scriptedAgent = (script) => ({
   captureSessions: false,
   buildPrintCommand: ({ prompt }) => ({ command: script, stdin: prompt }),
   buildInteractiveArgs: ({ prompt }) => ["sh", "-c", script, "scripted", prompt],
-  parseStreamLine: (line) => (line.startsWith("RESULT ") ? [{ type: "result", result: line.slice(7) }] : [{ type: "text", text: line + "\n" }]),
+  parseStreamLine: (line) =>
+    line.startsWith("RESULT ") ? [{ type: "result", result: line.slice(7) }] : [{ type: "text", text: line + "\n" }],
 });
 
 /** Another Node process that owns a lane: lib/owner.mjs with `options` as JSON. `lines` fills with what it prints. */
 export function startOwner(options = {}, { env = {}, wrapper = [] } = {}) {
   const script = fileURLToPath(new URL("./owner.mjs", import.meta.url));
-  const [program, ...args] = [...wrapper, process.execPath, script, JSON.stringify({ ...small, startTimeoutSeconds: 240, ...options })];
+  const [program, ...args] = [
+    ...wrapper,
+    process.execPath,
+    script,
+    JSON.stringify({ ...small, startTimeoutSeconds: 240, ...options }),
+  ];
   const child = spawn(program, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "pipe"] });
   const lines = [];
   let errors = "";
@@ -87,7 +94,15 @@ export function startOwner(options = {}, { env = {}, wrapper = [] } = {}) {
 export function agentLane(args, options = {}) {
   const bin = fileURLToPath(new URL("../../node_modules/.bin/agent-lane", import.meta.url));
   try {
-    return { code: 0, out: execFileSync(bin, args, { encoding: "utf8", timeout: 90_000, stdio: ["ignore", "pipe", "pipe"], ...options }) };
+    return {
+      code: 0,
+      out: execFileSync(bin, args, {
+        encoding: "utf8",
+        timeout: 90_000,
+        stdio: ["ignore", "pipe", "pipe"],
+        ...options,
+      }),
+    };
   } catch (error) {
     if (error.status === undefined || error.status === null) throw error;
     return { code: error.status, out: error.stdout, errors: error.stderr };

@@ -28,13 +28,18 @@ function limaHomeOf(pid) {
  * Our user's processes whose command line names a lane of `home` (hostagent, warden, QEMU, ssh master, shell, limactl).
  */
 export function laneProcesses(home = productHome(), name = "") {
-  const table = execFileSync("ps", ["-wweo", "pid=,uid=,stat=,args="], { encoding: "utf8", maxBuffer: 16 << 20, timeout: 20_000 });
+  const table = execFileSync("ps", ["-wweo", "pid=,uid=,stat=,args="], {
+    encoding: "utf8",
+    maxBuffer: 16 << 20,
+    timeout: 20_000,
+  });
   const found = [];
   for (const line of table.split("\n")) {
     const [, pid, uid, state, args] = /^\s*(\d+)\s+(\d+)\s+(\S+)\s+(.*)$/.exec(line) ?? [];
     if (!pid || Number(uid) !== process.getuid() || Number(pid) === process.pid || state.startsWith("Z")) continue;
     const ours = args.includes(`${home}/lima/`);
-    const named = LANE_NAME.test(args) && !LANE_PATH.test(args) && (limaHomeOf(pid) ?? `${home}/lima`) === `${home}/lima`;
+    const named =
+      LANE_NAME.test(args) && !LANE_PATH.test(args) && (limaHomeOf(pid) ?? `${home}/lima`) === `${home}/lima`;
     if ((ours || named) && args.includes(name)) found.push({ pid: Number(pid), args });
   }
   return found;
@@ -57,7 +62,10 @@ export function openRows(home = productHome()) {
   const file = join(home, "registry.db");
   if (!existsSync(file)) return [];
   const sql = "SELECT name || ' ' || state FROM lanes WHERE state <> 'closed' ORDER BY id;";
-  const out = execFileSync("sqlite3", ["-readonly", "-cmd", ".timeout 5000", file, sql], { encoding: "utf8", timeout: 20_000 });
+  const out = execFileSync("sqlite3", ["-readonly", "-cmd", ".timeout 5000", file, sql], {
+    encoding: "utf8",
+    timeout: 20_000,
+  });
   return out.split("\n").filter(Boolean);
 }
 
@@ -103,5 +111,7 @@ if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.me
   const names = (process.env.E2E_LANES ?? "").split(" ").filter(Boolean), left = leftovers();
   const wanted = (text) => names.length === 0 || names.some((name) => text.includes(name));
   const count = (list) => list.filter((entry) => wanted(entry.args ?? entry)).length;
-  console.log(JSON.stringify({ processes: count(left.processes), directories: count(left.directories), rows: count(left.rows) }));
+  console.log(
+    JSON.stringify({ processes: count(left.processes), directories: count(left.directories), rows: count(left.rows) }),
+  );
 }

@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { logged } from "./logged.mjs";
 
-export const sh = (command, cwd) => execFileSync("sh", ["-c", command], { cwd, encoding: "utf8", timeout: 60_000 }).trim();
+export const sh = (command, cwd) =>
+  execFileSync("sh", ["-c", command], { cwd, encoding: "utf8", timeout: 60_000 }).trim();
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 export const makeRepo = () => {
@@ -34,13 +35,20 @@ export const scriptedAgent = (script, extra = {}) => ({
 });
 
 /** The usual task: one commit, then the completion signal. */
-export const okAgent = scriptedAgent(`echo change >> a.txt; git commit -qam c; echo "RESULT <promise>COMPLETE</promise>"`);
+export const okAgent = scriptedAgent(
+  `echo change >> a.txt; git commit -qam c; echo "RESULT <promise>COMPLETE</promise>"`,
+);
 
 const plain = (value) =>
-  JSON.parse(JSON.stringify(value ?? null, (key, v) => (key === "logFilePath" || key === "timestamp" ? undefined : typeof v === "function" ? "<fn>" : v)));
+  JSON.parse(
+    JSON.stringify(value ?? null, (key, v) =>
+      key === "logFilePath" || key === "timestamp" ? undefined : typeof v === "function" ? "<fn>" : v,
+    ),
+  );
 
 /** A `git` for the guest that does `action` (shell) when its arguments match `pattern`, and is git otherwise. */
-export const gitThat = (pattern, action) => (guest) => guest.install("git", `#!/bin/sh\ncase "$*" in ${pattern}) ${action} ;; esac\nexec /usr/bin/git "$@"\n`);
+export const gitThat = (pattern, action) => (guest) =>
+  guest.install("git", `#!/bin/sh\ncase "$*" in ${pattern}) ${action} ;; esac\nexec /usr/bin/git "$@"\n`);
 
 /**
  * `ownFaults`: a fault of the plain provider's own code is replaced by one that this provider can have, or left out.
@@ -64,7 +72,12 @@ export function makeKit(recorder, makeInner, { ownFaults = false } = {}) {
         recorder.note(label, { resolved: plain(value) });
         return value;
       } catch (error) {
-        recorder.note(label, { rejected: { name: String(error?._tag ?? error?.name ?? typeof error), message: String(error?.message ?? error).slice(0, 500) } });
+        recorder.note(label, {
+          rejected: {
+            name: String(error?._tag ?? error?.name ?? typeof error),
+            message: String(error?.message ?? error).slice(0, 500),
+          },
+        });
         return undefined;
       }
     },

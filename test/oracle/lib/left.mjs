@@ -15,7 +15,12 @@ const alive = (pid) => existsSync(`/proc/${pid}`);
 function reap(env) {
   const main = fileURLToPath(new URL("./cli/main.js", import.meta.resolve("@agent-lane/provider-lima")));
   try {
-    execFileSync(process.execPath, [main, "reap"], { env, encoding: "utf8", timeout: 120_000, stdio: ["ignore", "pipe", "pipe"] });
+    execFileSync(process.execPath, [main, "reap"], {
+      env,
+      encoding: "utf8",
+      timeout: 120_000,
+      stdio: ["ignore", "pipe", "pipe"],
+    });
   } catch (error) {
     return String(error.stderr || error.message).slice(-1000);
   }
@@ -29,7 +34,8 @@ function reap(env) {
  */
 export async function whatIsLeft(provider, scratch, lanes, env) {
   const named = (pid) => lanes.some((lane) => commandLine(pid).includes(lane));
-  const running = () => (provider === "lima" ? [...new Set([...processes(named), ...processesOf(scratch)])] : processesOf(scratch));
+  const running = () =>
+    provider === "lima" ? [...new Set([...processes(named), ...processesOf(scratch)])] : processesOf(scratch);
   const until = Date.now() + (provider === "local" ? 500 : SETTLE_SECONDS * 1000);
   let left = running();
   while (left.length > 0 && Date.now() < until) {

@@ -63,17 +63,28 @@ function qemu(dir) {
 }
 
 const actions = {
-  start: (name) => spawn(process.execPath, [self, "qemu", "-pidfile", join(lima, name, "qemu.pid")], { detached: true, stdio: "ignore" }).unref(),
+  start: (name) =>
+    spawn(process.execPath, [self, "qemu", "-pidfile", join(lima, name, "qemu.pid")], {
+      detached: true,
+      stdio: "ignore",
+    }).unref(),
   qemu: (pidfile) => qemu(join(pidfile, "..")),
   watch: (pidfile) => watch(words[1], Number(words[2]), pidfile),
   /** The guest's /run is a directory. */
   shell(script) {
-    const name = words[3], run = join(wanted.disk, "run");
+    const name = words[3],
+      run = join(wanted.disk, "run");
     mkdirSync(join(run, "agent-lane"), { recursive: true });
-    writeFileSync(join(run, "agent-lane", "proof"), JSON.parse(/content: (".*")/.exec(read(lima, name, "lima.yaml"))[1]));
+    writeFileSync(
+      join(run, "agent-lane", "proof"),
+      JSON.parse(/content: (".*")/.exec(read(lima, name, "lima.yaml"))[1]),
+    );
     writeFileSync(join(lima, name, "oracle-disk"), wanted.disk);
     const guest = spawn("/bin/sh", ["-c", `${script.replaceAll("/run", run)} --local`], { stdio: "inherit" });
-    spawn(process.execPath, [self, "watch", wanted.disk, String(guest.pid), join(lima, name, "qemu.pid")], { detached: true, stdio: "ignore" }).unref();
+    spawn(process.execPath, [self, "watch", wanted.disk, String(guest.pid), join(lima, name, "qemu.pid")], {
+      detached: true,
+      stdio: "ignore",
+    }).unref();
   },
   delete(name) {
     powerOff(name);
@@ -85,7 +96,9 @@ const actions = {
 
 if (wanted[verb] === "hang") setTimeout(() => undefined, LIFE_MS);
 else if (wanted[verb] === "fail") {
-  process.stderr.write(`${JSON.stringify({ level: "fatal", msg: `the scenario wants ${verb} to fail`, time: "2026-01-01T00:00:00Z" })}\n`);
+  process.stderr.write(
+    `${JSON.stringify({ level: "fatal", msg: `the scenario wants ${verb} to fail`, time: "2026-01-01T00:00:00Z" })}\n`,
+  );
   process.exitCode = 1;
 } else if (Object.hasOwn(actions, verb)) actions[verb](last);
 else await import("../../ts/support/limactl.mjs");

@@ -40,14 +40,26 @@ async function create(guestEnv, createOptions) {
   const worktreePath = join(root, "workspace"), home = join(root, "home");
   await mkdir(worktreePath);
   await mkdir(home);
-  const env = { PATH: `${home}/.local/bin:/usr/local/bin:/usr/bin:/bin`, HOME: home, TMPDIR: root, LANG: "C.UTF-8", ...guestEnv, ...createOptions.env };
+  const env = {
+    PATH: `${home}/.local/bin:/usr/local/bin:/usr/bin:/bin`,
+    HOME: home,
+    TMPDIR: root,
+    LANG: "C.UTF-8",
+    ...guestEnv,
+    ...createOptions.env,
+  };
   const running = new Set();
   return {
     worktreePath,
     exec: (command, options) => runCommand(command, options, { worktreePath, env, running }),
     interactiveExec: (args, options) =>
       new Promise((resolve, reject) => {
-        const child = spawn(args[0], args.slice(1), { cwd: options.cwd ?? worktreePath, env, detached: true, stdio: ["ignore", "inherit", "inherit"] });
+        const child = spawn(args[0], args.slice(1), {
+          cwd: options.cwd ?? worktreePath,
+          env,
+          detached: true,
+          stdio: ["ignore", "inherit", "inherit"],
+        });
         running.add(child);
         child.on("error", reject);
         child.on("close", (code) => {
@@ -71,4 +83,9 @@ async function create(guestEnv, createOptions) {
   };
 }
 
-export const localProvider = ({ env, guestEnv } = {}) => ({ tag: "isolated", name: "local", env: env ?? {}, create: (options) => create(guestEnv, options) });
+export const localProvider = ({ env, guestEnv } = {}) => ({
+  tag: "isolated",
+  name: "local",
+  env: env ?? {},
+  create: (options) => create(guestEnv, options),
+});

@@ -53,25 +53,31 @@ export const guestTools = (handle) => ({
 function loggedExec(handle, recorder, lane, options, counter) {
   return async (command, execOptions) => {
     const k = ++counter.execs;
-    return call(recorder, lane, "exec", { command: short(command), options: describeOptions(execOptions) }, async () => {
-      const injected = await options.hooks?.exec?.(command, execOptions, { lane, k, guest: guestTools(handle) });
-      if (injected) return [{ ...result(injected), injected: true }, injected];
-      let lines = 0;
-      const held = [];
-      let passed = execOptions;
-      if (execOptions?.onLine) {
-        const onLine = (line) => {
-          lines++;
-          if (options.bufferLines) held.push(line);
-          else execOptions.onLine(line);
-        };
-        passed = { ...execOptions, onLine };
-      }
-      const r = await handle.exec(command, passed);
-      for (const line of held) execOptions.onLine(line);
-      const given = options.hooks?.mapResult?.(command, r, execOptions) ?? r;
-      return [execOptions?.onLine ? { ...result(given), lines } : result(given), given];
-    });
+    return call(
+      recorder,
+      lane,
+      "exec",
+      { command: short(command), options: describeOptions(execOptions) },
+      async () => {
+        const injected = await options.hooks?.exec?.(command, execOptions, { lane, k, guest: guestTools(handle) });
+        if (injected) return [{ ...result(injected), injected: true }, injected];
+        let lines = 0;
+        const held = [];
+        let passed = execOptions;
+        if (execOptions?.onLine) {
+          const onLine = (line) => {
+            lines++;
+            if (options.bufferLines) held.push(line);
+            else execOptions.onLine(line);
+          };
+          passed = { ...execOptions, onLine };
+        }
+        const r = await handle.exec(command, passed);
+        for (const line of held) execOptions.onLine(line);
+        const given = options.hooks?.mapResult?.(command, r, execOptions) ?? r;
+        return [execOptions?.onLine ? { ...result(given), lines } : result(given), given];
+      },
+    );
   };
 }
 
@@ -79,9 +85,17 @@ function loggedCopies(handle, recorder, lane, options) {
   const tools = guestTools(handle);
   const copyIn = async (hostPath, sandboxPath) => {
     const source = await stat(hostPath);
-    const probe = await tools.exec(`test -e ${quote(dirname(sandboxPath))}; echo $?; test -e ${quote(sandboxPath)}; echo $?`);
+    const probe = await tools.exec(
+      `test -e ${quote(dirname(sandboxPath))}; echo $?; test -e ${quote(sandboxPath)}; echo $?`,
+    );
     const [parent, exists] = probe.stdout.split("\n").map((code) => code === "0");
-    const details = { hostPath, sandboxPath, source: source.isDirectory() ? "dir" : "file", guestParentExists: parent, guestPathExists: exists };
+    const details = {
+      hostPath,
+      sandboxPath,
+      source: source.isDirectory() ? "dir" : "file",
+      guestParentExists: parent,
+      guestPathExists: exists,
+    };
     return call(recorder, lane, "copyIn", details, async () => {
       await options.hooks?.copyIn?.(hostPath, sandboxPath, tools);
       await handle.copyIn(hostPath, sandboxPath);
@@ -90,7 +104,12 @@ function loggedCopies(handle, recorder, lane, options) {
   };
   const copyFileOut = async (sandboxPath, hostPath) => {
     const there = (path) => stat(path).then(() => true, () => false);
-    const details = { sandboxPath, hostPath, hostParentExists: await there(dirname(hostPath)), hostPathExists: await there(hostPath) };
+    const details = {
+      sandboxPath,
+      hostPath,
+      hostParentExists: await there(dirname(hostPath)),
+      hostPathExists: await there(hostPath),
+    };
     return call(recorder, lane, "copyFileOut", details, async () => {
       await options.hooks?.copyFileOut?.(sandboxPath, hostPath, tools);
       await handle.copyFileOut(sandboxPath, hostPath);
@@ -108,7 +127,12 @@ function loggedCopies(handle, recorder, lane, options) {
 export function logged(makeInner, recorder, asked = {}, ownFaults = false) {
   let lanes = 0;
   const options = ownFaults && asked.own ? { ...asked, hooks: undefined, bufferLines: undefined, ...asked.own } : asked;
-  const inner = makeInner({ env: options.env, guestEnv: options.guestEnv, faults: options.faults, product: options.product });
+  const inner = makeInner({
+    env: options.env,
+    guestEnv: options.guestEnv,
+    faults: options.faults,
+    product: options.product,
+  });
   return createIsolatedSandboxProvider({
     name: options.name ?? "oracle",
     env: inner.env,
@@ -136,10 +160,16 @@ export function logged(makeInner, recorder, asked = {}, ownFaults = false) {
         };
         if (options.interactive)
           face.interactiveExec = (args, o) =>
-            call(recorder, lane, "interactiveExec", { args, cwd: o.cwd, optionKeys: Object.keys(o), isTTY: o.stdin.isTTY ?? null }, async () => {
-              const r = await handle.interactiveExec(args, o);
-              return [r, r];
-            });
+            call(
+              recorder,
+              lane,
+              "interactiveExec",
+              { args, cwd: o.cwd, optionKeys: Object.keys(o), isTTY: o.stdin.isTTY ?? null },
+              async () => {
+                const r = await handle.interactiveExec(args, o);
+                return [r, r];
+              },
+            );
         return [{ worktreePath: handle.worktreePath }, face];
       });
     },

@@ -22,14 +22,22 @@ function shaNamer() {
 }
 
 function textNormaliser(scrubs) {
-  const fixed = scrubs.flatMap(({ text, name }) => [{ text, name }, { text: text.replaceAll("/", "-"), name: `${name}-dashed` }]).sort(byLength);
+  const fixed = scrubs
+    .flatMap(({ text, name }) => [
+      { text, name },
+      { text: text.replaceAll("/", "-"), name: `${name}-dashed` },
+    ])
+    .sort(byLength);
   const sha = shaNamer();
   return (text) => {
     let t = text;
     for (const { text: from, name } of fixed) t = t.replaceAll(from, name);
     t = t
       .replace(/[^\s"'(]*\/sandcastle-bundle-[A-Za-z0-9]{6}/g, "$HOSTTMP/sandcastle-bundle-X")
-      .replace(/[^\s"'(]*\/sandcastle-(patches-)?[A-Za-z0-9]{6}(?![A-Za-z0-9-])/g, (_, p) => `$TMP/sandcastle-${p ?? ""}X`)
+      .replace(
+        /[^\s"'(]*\/sandcastle-(patches-)?[A-Za-z0-9]{6}(?![A-Za-z0-9-])/g,
+        (_, p) => `$TMP/sandcastle-${p ?? ""}X`,
+      )
       .replace(/\b\d{8}-\d{6}(-\d+)?(-[0-9a-f]{4,})?\b/g, "<stamp>");
     return sha(t);
   };
@@ -41,14 +49,20 @@ function textNormaliser(scrubs) {
  * end on the branch, and say so differently.
  */
 function checkoutOfStampedBranch(call) {
-  if (call.call !== "exec" || !/^git checkout "sandcastle\/<stamp>"$/.test(call.command ?? "") || call.outcome?.exitCode !== 0) return call;
+  if (
+    call.call !== "exec" ||
+    !/^git checkout "sandcastle\/<stamp>"$/.test(call.command ?? "") ||
+    call.outcome?.exitCode !== 0
+  )
+    return call;
   return { ...call, outcome: { ...call.outcome, stdout: "<on the branch>", stderr: "<on the branch>" } };
 }
 
 const deep = (value, text) => {
   if (typeof value === "string") return text(value);
   if (Array.isArray(value)) return value.map((v) => deep(v, text));
-  if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, deep(v, text)]));
+  if (value && typeof value === "object")
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, deep(v, text)]));
   return value;
 };
 
@@ -59,7 +73,8 @@ export function normalise(raw, extraScrubs = []) {
   const ends = new Map(raw.filter((e) => e.kind === "end").map((e) => [e.n, e.outcome]));
   const calls = [], notes = [];
   for (const { kind, n, ...rest } of raw) {
-    if (kind === "call") calls.push(checkoutOfStampedBranch(deep({ n, ...rest, outcome: ends.has(n) ? ends.get(n) : "pending" }, text)));
+    if (kind === "call")
+      calls.push(checkoutOfStampedBranch(deep({ n, ...rest, outcome: ends.has(n) ? ends.get(n) : "pending" }, text)));
     if (kind === "note") notes.push(deep({ [rest.label]: rest.value }, text));
   }
   return { calls, notes };

@@ -15,7 +15,9 @@ const said = (program, ...args) => {
 
 /** The version in the package.json above the module that `name` leads to. */
 function versionOf(name) {
-  const packageJson = new URL(import.meta.resolve(name).replace(/(\/node_modules\/(?:@[^/]+\/)?[^/]+\/).*$/, "$1package.json"));
+  const packageJson = new URL(
+    import.meta.resolve(name).replace(/(\/node_modules\/(?:@[^/]+\/)?[^/]+\/).*$/, "$1package.json"),
+  );
   return JSON.parse(readFileSync(packageJson, "utf8")).version;
 }
 
@@ -35,7 +37,14 @@ const KIND = { equal: "equal", safer: "safer", "n-a": "not applicable" };
 function row({ name, verdict, skipped, product, seconds }) {
   const entry = expected[name] ?? { kind: "none" };
   const why = entry.kind === "equal" ? (entry.note ?? "") : (rules[entry.rule] ?? entry.reason);
-  const outcome = verdict === "UNEXPLAINED" ? "**unexplained**" : skipped ? "not run" : verdict === "n-a" ? "equal, without the fault" : "as expected";
+  const outcome =
+    verdict === "UNEXPLAINED"
+      ? "**unexplained**"
+      : skipped
+        ? "not run"
+        : verdict === "n-a"
+          ? "equal, without the fault"
+          : "as expected";
   return `| \`${name}\` | ${scenarios[name].about} | ${KIND[entry.kind] ?? "none"} | ${why} | ${outcome} | ${product?.lanes ?? 0} | ${seconds.toFixed(0)} |`;
 }
 

@@ -25,7 +25,12 @@ export function makePlace(provider, scratch) {
   makeImage(join(scratch, "image"));
   // What the image sets for git, and nothing of this machine.
   writeFileSync(join(scratch, "gitconfig"), "[core]\n\tquotePath = false\n");
-  return { AGENT_LANE_HOME: home, AGENT_LANE_LIMACTL: limactl, ORACLE_PLACE: scratch, PATH: `${bin}:${process.env.PATH}` };
+  return {
+    AGENT_LANE_HOME: home,
+    AGENT_LANE_LIMACTL: limactl,
+    ORACLE_PLACE: scratch,
+    PATH: `${bin}:${process.env.PATH}`,
+  };
 }
 
 function agentLanes() {
@@ -34,11 +39,23 @@ function agentLanes() {
   return {
     options() {
       disk = join(scratch, `guest-${++n}`);
-      return { worktreePath: join(disk, "workspace"), limactlPath: process.env.AGENT_LANE_LIMACTL, image: join(scratch, "image"), accelerator: "tcg", memoryGiB: 1 };
+      return {
+        worktreePath: join(disk, "workspace"),
+        limactlPath: process.env.AGENT_LANE_LIMACTL,
+        image: join(scratch, "image"),
+        accelerator: "tcg",
+        memoryGiB: 1,
+      };
     },
     env() {
       const home = join(disk, "home");
-      return { PATH: `${home}/.local/bin:/usr/local/bin:/usr/bin:/bin`, HOME: home, TMPDIR: disk, LANG: "C.UTF-8", GIT_CONFIG_SYSTEM: join(scratch, "gitconfig") };
+      return {
+        PATH: `${home}/.local/bin:/usr/local/bin:/usr/bin:/bin`,
+        HOME: home,
+        TMPDIR: disk,
+        LANG: "C.UTF-8",
+        GIT_CONFIG_SYSTEM: join(scratch, "gitconfig"),
+      };
     },
     prepare(faults) {
       mkdirSync(join(disk, "home"), { recursive: true });
@@ -56,11 +73,15 @@ function realLanes() {
   return {
     options: (faults) => {
       if (!faults) return base;
-      process.env.ORACLE_LIMACTL ??= process.env.AGENT_LANE_LIMACTL ?? spawnSync("sh", ["-c", "command -v limactl"], { encoding: "utf8" }).stdout.trim();
+      process.env.ORACLE_LIMACTL ??=
+        process.env.AGENT_LANE_LIMACTL ??
+        spawnSync("sh", ["-c", "command -v limactl"], { encoding: "utf8" }).stdout.trim();
       // The product gives limactl an environment of its own making, so the faults travel in the program's name.
       const file = join(dirname(process.env.TMPDIR), "limactl");
       const lines = Object.entries(faults).map(([verb, how]) => `${verb}=${how}`).join(" ");
-      writeFileSync(file, `#!/bin/sh\nexec '${faultyLimactl}' '${process.env.ORACLE_LIMACTL}' '${lines}' "$@"\n`, { mode: 0o755 });
+      writeFileSync(file, `#!/bin/sh\nexec '${faultyLimactl}' '${process.env.ORACLE_LIMACTL}' '${lines}' "$@"\n`, {
+        mode: 0o755,
+      });
       return { ...base, limactlPath: file };
     },
     env: () => ({}),
@@ -86,7 +107,10 @@ export async function productProvider(provider, onLane) {
       const own = lanes.options(faults);
       lanes.prepare(faults);
       // The scenario's guestEnv stands for what an image sets; for a real lane it goes in with the run's environment.
-      return lima({ ...own, ...product, onEvent }).create({ ...options, env: { ...lanes.env(), ...guestEnv, ...options.env } });
+      return lima({ ...own, ...product, onEvent }).create({
+        ...options,
+        env: { ...lanes.env(), ...guestEnv, ...options.env },
+      });
     },
   });
   return Object.assign(make, { freezeGuest: signal("SIGSTOP"), killGuest: signal("SIGKILL") });

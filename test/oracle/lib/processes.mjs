@@ -18,4 +18,9 @@ export function processes(wanted) {
 /**
  * What runs in `dir`: its program is there, or its environment names it. The watcher only has it among its arguments.
  */
-export const processesOf = (dir) => processes((pid) => readlinkSync(`/proc/${pid}/exe`).startsWith(`${dir}/`) || readFileSync(`/proc/${pid}/environ`, "latin1").includes(dir));
+export const processesOf = (dir) =>
+  processes(
+    (pid) =>
+      readlinkSync(`/proc/${pid}/exe`).startsWith(`${dir}/`) ||
+      readFileSync(`/proc/${pid}/environ`, "latin1").includes(dir),
+  );

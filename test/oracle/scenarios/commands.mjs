@@ -5,12 +5,18 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { gitThat, okAgent, scriptedAgent } from "../lib/kit.mjs";
 
-const usual = (t, options, more = {}) => run({ cwd: t.repo, agent: okAgent, prompt: "x", logging: t.logging, sandbox: t.provider(options), ...more });
-const sandboxOf = (t, options, more = {}) => createSandbox({ cwd: t.repo, branch: "b", sandbox: t.provider(options), ...more });
+const usual = (t, options, more = {}) =>
+  run({ cwd: t.repo, agent: okAgent, prompt: "x", logging: t.logging, sandbox: t.provider(options), ...more });
+const sandboxOf = (t, options, more = {}) =>
+  createSandbox({ cwd: t.repo, branch: "b", sandbox: t.provider(options), ...more });
 const failingHook = { hooks: { sandbox: { onSandboxReady: [{ command: "echo nope >&2; exit 3" }] } } };
 const isInteractive = (c) => c.call === "interactiveExec";
-const talk = (t, options, more = {}) => interactive({ cwd: t.repo, agent: claudeCode("m"), prompt: "hi", sandbox: t.provider(options), ...more });
-const sessionThat = (action) => ({ interactive: true, prepare: (guest) => guest.install("claude", `#!/bin/sh\n${action}\n`) });
+const talk = (t, options, more = {}) =>
+  interactive({ cwd: t.repo, agent: claudeCode("m"), prompt: "hi", sandbox: t.provider(options), ...more });
+const sessionThat = (action) => ({
+  interactive: true,
+  prepare: (guest) => guest.install("claude", `#!/bin/sh\n${action}\n`),
+});
 const withClaude = (t) => ({ prepare: (guest) => guest.install("claude", t.claude) });
 
 export default {
@@ -24,30 +30,56 @@ export default {
   hookFail_run: { about: "a failing sandbox hook fails run()", run: (t) => t.show("run", usual(t, {}, failingHook)) },
   hookTimeout_run: {
     about: "a sandbox hook past its limit",
-    run: (t) => t.show("run", usual(t, {}, { hooks: { sandbox: { onSandboxReady: [{ command: "sleep 5", timeoutMs: 500 }] } } })),
+    run: (t) =>
+      t.show("run", usual(t, {}, { hooks: { sandbox: { onSandboxReady: [{ command: "sleep 5", timeoutMs: 500 }] } } })),
   },
-  agentExit: { about: "agent exits with 7", run: (t) => t.show("run", usual(t, {}, { agent: scriptedAgent("echo out1; echo err1 >&2; exit 7") })) },
+  agentExit: {
+    about: "agent exits with 7",
+    run: (t) => t.show("run", usual(t, {}, { agent: scriptedAgent("echo out1; echo err1 >&2; exit 7") })),
+  },
   agentExecThrows: {
     about: "the transport is lost in the agent's exec",
     run(t) {
       const inAgent = (fault) => ({ hooks: { exec: (c) => (c.startsWith("echo change") ? fault() : undefined) } });
-      return t.show("run", usual(t, { ...inAgent(() => { throw new Error("transport lost"); }), own: inAgent(t.killGuest) }));
+      return t.show(
+        "run",
+        usual(t, {
+          ...inAgent(() => {
+            throw new Error("transport lost");
+          }),
+          own: inAgent(t.killGuest),
+        }),
+      );
     },
   },
   iterations: {
     about: "two iterations of run(): a new guest for each",
-    run: (t) => t.show("run", usual(t, {}, { agent: scriptedAgent("echo change >> a.txt; git commit -qam c; echo nope"), maxIterations: 2 })),
+    run: (t) =>
+      t.show(
+        "run",
+        usual(t, {}, { agent: scriptedAgent("echo change >> a.txt; git commit -qam c; echo nope"), maxIterations: 2 }),
+      ),
   },
   transient: {
     about: "git setup that is killed (137) is tried again",
     run: (t) =>
-      t.show("run", usual(t, {
-        prepare: gitThat("*safe.directory*", 'n=$(cat "$HOME/n" 2>/dev/null || echo 0); [ "$n" -ge 2 ] || { echo $((n + 1)) > "$HOME/n"; kill -9 $$; }'),
-      })),
+      t.show(
+        "run",
+        usual(t, {
+          prepare: gitThat(
+            "*safe.directory*",
+            'n=$(cat "$HOME/n" 2>/dev/null || echo 0); [ "$n" -ge 2 ] || { echo $((n + 1)) > "$HOME/n"; kill -9 $$; }',
+          ),
+        }),
+      ),
   },
   gitSetupHang: {
     about: "git setup hangs past its limit",
-    run: (t) => t.show("run", usual(t, { prepare: gitThat("*safe.directory*", "exec sleep 60") }, { timeouts: { gitSetupMs: 700 } })),
+    run: (t) =>
+      t.show(
+        "run",
+        usual(t, { prepare: gitThat("*safe.directory*", "exec sleep 60") }, { timeouts: { gitSetupMs: 700 } }),
+      ),
   },
   parallel: {
     about: "three commands at once, one with 5 MB of input",
@@ -65,7 +97,8 @@ export default {
   stderrOnLine: {
     about: "onLine gets stdout only, and the last line without a newline",
     async run(t) {
-      const sandbox = await sandboxOf(t), lines = [];
+      const sandbox = await sandboxOf(t),
+        lines = [];
       const result = await sandbox.exec("echo o1; echo e1 >&2; printf tail", { onLine: (l) => lines.push(l) });
       t.note("exec", { lines, result });
       await sandbox.close();
@@ -75,7 +108,18 @@ export default {
     about: "the agent's parser throws inside onLine",
     async run(t) {
       const sandbox = await sandboxOf(t);
-      await t.show("run", sandbox.run({ agent: scriptedAgent("echo a", { parseStreamLine: () => { throw new Error("parser bug"); } }), prompt: "x", logging: t.logging }));
+      await t.show(
+        "run",
+        sandbox.run({
+          agent: scriptedAgent("echo a", {
+            parseStreamLine: () => {
+              throw new Error("parser bug");
+            },
+          }),
+          prompt: "x",
+          logging: t.logging,
+        }),
+      );
       await sandbox.close();
     },
   },
@@ -83,18 +127,27 @@ export default {
     about: "the agent's environment does not reach createSandbox()",
     async run(t) {
       const sandbox = await sandboxOf(t);
-      await t.show("run", sandbox.run({ agent: scriptedAgent("true", { env: { AGENT_KEY: "1" } }), prompt: "x", logging: t.logging }));
+      await t.show(
+        "run",
+        sandbox.run({ agent: scriptedAgent("true", { env: { AGENT_KEY: "1" } }), prompt: "x", logging: t.logging }),
+      );
       await t.show("env", sandbox.exec("echo AGENT_KEY=$AGENT_KEY"));
       await sandbox.close();
     },
   },
-  overlapEnv: { about: "agent and provider name the same variable", run: (t) => t.show("run", usual(t, { env: { A: "2" } }, { agent: scriptedAgent("true", { env: { A: "1" } }) })) },
+  overlapEnv: {
+    about: "agent and provider name the same variable",
+    run: (t) => t.show("run", usual(t, { env: { A: "2" } }, { agent: scriptedAgent("true", { env: { A: "1" } }) })),
+  },
   quotedName: {
     about: "a host user name with $() runs in the guest",
     async run(t) {
       t.sh(`git config user.name 'A $(touch /tmp/oracle-pwned) \`id >/dev/null\` B'`, t.repo);
       const sandbox = await sandboxOf(t);
-      await t.show("run", sandbox.run({ agent: scriptedAgent("git config --global user.name; true"), prompt: "x", logging: t.logging }));
+      await t.show(
+        "run",
+        sandbox.run({ agent: scriptedAgent("git config --global user.name; true"), prompt: "x", logging: t.logging }),
+      );
       await t.show("pwned in the guest", sandbox.exec("ls /tmp/oracle-pwned && rm /tmp/oracle-pwned"));
       await sandbox.close();
     },
@@ -121,11 +174,15 @@ export default {
       await sandbox.close();
     },
   },
-  interactive: { about: "interactive() gives the session's exit code", run: (t) => t.show("interactive", talk(t, sessionThat("exit 5"))) },
+  interactive: {
+    about: "interactive() gives the session's exit code",
+    run: (t) => t.show("interactive", talk(t, sessionThat("exit 5"))),
+  },
   interactiveMissing: { about: "a handle without interactiveExec", run: (t) => t.show("interactive", talk(t, {})) },
   interactiveAbort: {
     about: "abort of an interactive session: close() with the session in flight",
-    run: (t) => t.show("interactive", talk(t, sessionThat("exec sleep 60"), { signal: t.abortAfter(2500, isInteractive) })),
+    run: (t) =>
+      t.show("interactive", talk(t, sessionThat("exec sleep 60"), { signal: t.abortAfter(2500, isInteractive) })),
   },
   interactiveSandbox: {
     about: "Sandbox.interactive()",

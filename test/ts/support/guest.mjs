@@ -41,7 +41,17 @@ function tlvs(payload) {
 
 class Guest {
   constructor(output, secret, scenario) {
-    Object.assign(this, { output, secret, scenario, received: 0, sent: 0, acked: 0, queue: [], streams: new Map(), gone: new Set() });
+    Object.assign(this, {
+      output,
+      secret,
+      scenario,
+      received: 0,
+      sent: 0,
+      acked: 0,
+      queue: [],
+      streams: new Map(),
+      gone: new Set(),
+    });
   }
 
   frame(stream, type, flags = 0, payload = Buffer.alloc(0)) {
@@ -135,7 +145,12 @@ class Guest {
       case "short":
         return this.send(0, F.HELLO_ACK, 0, good.subarray(0, 60));
       case "replay": // the host's own nonce and a proof of nothing
-        return this.send(0, F.HELLO_ACK, 0, Buffer.concat([head, p.subarray(8, 40), Buffer.alloc(32), Buffer.from("scripted")]));
+        return this.send(
+          0,
+          F.HELLO_ACK,
+          0,
+          Buffer.concat([head, p.subarray(8, 40), Buffer.alloc(32), Buffer.from("scripted")]),
+        );
       case "huge":
         return this.output.write(Buffer.from([0, 0, 0, 0, F.HELLO_ACK, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f]));
       case "config": // as if it had proven itself already
