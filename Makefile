@@ -45,6 +45,13 @@ $(B)/hostile_agent: test/fixtures/hostile_agent.c src/frame.c src/sha256.c src/f
 	$(CC) $(CFLAGS) -o $@ $(filter %.c,$^) $(LDFLAGS)
 $(B)/test_chan_hostile: $(B)/hostile_agent
 
+# both ends of the channel in one process; what the simulation has of libuv and the platform comes first
+SIM := test/fuzz/sim_uv.c test/fuzz/sim_agent.c
+$(B)/test_chan_model: test/c/test_chan_model.c $(SIM) $(wildcard test/fuzz/*.h src/agent/*.[ch]) $(B)/libal_core.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -Itest/c -Itest/fuzz -o $@ $(filter %.c,$(filter test/%,$^)) $(B)/libal_core.a \
+	  -Wl,--allow-multiple-definition $(LDFLAGS) -lcmocka $(LIBS) -lpthread
+
 # The addon with a variant's flags, for scripts/sanitize and scripts/mutants; the one that is shipped comes from binding.gyp.
 ADDON_SRC := $(wildcard binding/*.cc)
 NODE_INCLUDE ?= $(firstword $(wildcard $(dir $(shell command -v node))../include/node /usr/include/node))

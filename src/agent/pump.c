@@ -5,6 +5,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+static size_t first; /* who comes first in the next round: slot * 2 + (stderr) */
+
 /* END was said before, or is said here; a READ ends with its last byte. */
 static void
 end_sub(al_slot_t *s, int sub) {
@@ -53,19 +55,18 @@ may_send(const al_slot_t *s, int sub) {
 
 bool
 al_pump_output(uint64_t now) {
-  static size_t turn; /* who comes first: slot * 2 + (stderr) */
   bool ended = false, any = true;
   while (any) {
     any = false;
     size_t count = al_agent.slots_high * 2;
     for (size_t k = 0; k < count; k++) {
-      size_t at = (turn + k) % count;
+      size_t at = (first + k) % count;
       al_slot_t *s = &al_agent.slots[at / 2];
       int sub = at % 2 == 0 ? AL_SUB_STDOUT : AL_SUB_STDERR;
       if (!may_send(s, sub)) continue;
       uint32_t room = al_io_data_room();
       if (room == 0) {
-        turn = at;
+        first = at;
         return ended;
       }
       if (send_chunk(s, sub, room)) {

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel under the simulated agent: pipes, files, commands and the system calls on them. Included by sim_agent.c
+ * only. */
+#ifndef AL_SIM_KERNEL_H
+#define AL_SIM_KERNEL_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sim.h"
+
+#define PIPE_ROOM 65536u
+#define SYS_OPENAT2 437 /* as in read.c */
+#define PIPES_MAX (3 * AL_STREAMS_MAX + 8)
+#define FD_NULL 900
+#define FD_SECRET 901
+#define FD_PIPES 1000  /* pipe i: FD_PIPES + 2 * i reads, + 1 writes */
+#define FD_FILES 10000 /* the file of plan k: FD_FILES + k */
+#define FILES_MAX 4096
+
+typedef struct pipe_s {
+  uint64_t made, taken;
+  bool agent[2], command[2]; /* who holds the reading and the writing end */
+  uint32_t key;
+  int sub;
+} pipe_t;
+
+sim_command_t sim_commands[AL_STREAMS_MAX];
+uint32_t sim_agent_code;
+const char *sim_agent_text, *sim_broken;
+
+static pipe_t pipes[PIPES_MAX];
+static size_t pipes_high, commands_high;
+static struct { bool is_open; uint64_t at; sim_plan_t plan; } files[FILES_MAX];
+static size_t files_high;
+static struct { uint8_t bytes[1 << 18]; size_t len; bool ended; } to_agent, from_agent;
+static size_t room_each;
+static void (*plan_of)(uint32_t key, sim_plan_t *out);
+static int last_pid;
+static uint64_t wakes_at;
+static bool sim_ended, greeted;
+static jmp_buf way_out;
+
+static void
+broken(const char *what) {
+  if (!sim_broken) sim_broken = what;
+}
+
+static bool
+pipe_used(const pipe_t *p) {
+  return p->agent[0] || p->agent[1] || p->command[0] || p->command[1];
+}
+
+static pipe_t *
+pipe_at(int fd, int end) {
+  size_t i = (size_t) (fd - FD_PIPES) / 2;
+  if (fd < FD_PIPES || i >= pipes_high || (fd - FD_PIPES) % 2 != end || !pipes[i].agent[end]) {
+    broken("the agent used a descriptor that it does not have");
+    return &pipes[PIPES_MAX - 1];
+  }
+  return &pipes[i];
+}
+
+static sim_command_t *
+command_of(pid_t pid) {
+  for (size_t i = 0; i < commands_high; i++)
+    if (sim_commands[i].used && sim_commands[i].pid == pid) return &sim_commands[i];
+  return NULL;
+}
+
+/* ---- system calls ---- */
+
+static ssize_t
+take_stream(void *p, size_t n) {
+  if (to_agent.len == 0) {
+    if (to_agent.ended) return 0;
+    errno = EAGAIN;
+    return -1;
+  }
+  if (n > to_agent.len) n = to_agent.len;
+  memcpy(p, to_agent.bytes, n);
+  memmove(to_agent.bytes, to_agent.bytes + n, to_agent.len -= n);
+  sim_progress++;
+  return (ssize_t) n;
+}
+
+static void
+fill_bytes(uint8_t *p, uint32_t key, int sub, uint64_t at, size_t n) {
+  for (size_t i = 0; i < n; i++) p[i] = sim_byte(key, sub, at + i);
+}
+
+static ssize_t
+sim_read(int fd, void *p, size_t n) {
+  if (fd == 0) return take_stream(p, n);
+  if (fd == FD_SECRET) {
+    static const char hex[] = "3031323334353637383961626364656630313233343536373839616263646566";
+    if (n < 64) return 0; /* the second call finds the end */
+    memcpy(p, hex, 64);
+    return 64;
+  }
+  if (fd >= FD_FILES) {
+    size_t k = (size_t) (fd - FD_FILES);
+    uint64_t size = files[k].plan.shrinks ? files[k].plan.out[0] / 2 : files[k].plan.out[0];
+    if (n > size - files[k].at) n = (size_t) (size - files[k].at);
+    fill_bytes(p, (uint32_t) k, 1, files[k].at, n);
+    files[k].at += n;
+    sim_progress++;
+    return (ssize_t) n;
+  }
+  pipe_t *pipe = pipe_at(fd, 0);
+  if (pipe->made == pipe->taken) {
+    if (!pipe->command[1]) return 0;
+    errno = EAGAIN;
+    return -1;
+  }
+  if (n > pipe->made - pipe->taken) n = (size_t) (pipe->made - pipe->taken);
+  fill_bytes(p, pipe->key, pipe->sub, pipe->taken, n);
+  pipe->taken += n;
+  sim_progress++;
+  return (ssize_t) n;
+}
+
+static ssize_t
+sim_write(int fd, const void *p, size_t n) {
+  const uint8_t *b = p;
+  if (fd == 1) {
+    size_t room = room_each > from_agent.len ? room_each - from_agent.len : 0;
+    if (from_agent.ended) errno = EPIPE;
+    else errno = EAGAIN;
+    if (from_agent.ended || room == 0) return -1;
+    if (n > room) n = room;
+    memcpy(from_agent.bytes + from_agent.len, p, n);
+    from_agent.len += n;
+    sim_progress++;
+    return (ssize_t) n;
+  }
+  pipe_t *pipe = pipe_at(fd, 1);
+  if (!pipe->command[0]) errno = EPIPE;
+  else errno = EAGAIN;
+  size_t room = PIPE_ROOM - (size_t) (pipe->made - pipe->taken);
+  if (!pipe->command[0] || room == 0) return -1;
+  if (n > room) n = room;
+  for (size_t i = 0; i < n; i++)
+    if (b[i] != sim_byte(pipe->key, 0, pipe->made + i)) broken("a byte of stdin is wrong or not in its place");
+  pipe->made += n;
+  sim_progress++;
+  return (ssize_t) n;
+}
+
+static int
+sim_close(int fd) {
+  if (fd == FD_SECRET || fd == FD_NULL) return 0;
+  if (fd >= FD_FILES) {
+    if (!files[fd - FD_FILES].is_open) broken("the agent closed a file twice");
+    files[fd - FD_FILES].is_open = false;
+    return 0;
+  }
+  pipe_at(fd, (fd - FD_PIPES) & 1)->agent[(fd - FD_PIPES) & 1] = false;
+  sim_progress++;
+  return 0;
+}
+
+static int
+sim_pipe2(int fd[2], int flags) {
+  size_t i = 0;
+  (void) flags;
+  while (i < PIPES_MAX - 1 && pipe_used(&pipes[i])) i++;
+  if (i == PIPES_MAX - 1) {
+    errno = EMFILE;
+    return -1;
+  }
+  pipes[i] = (pipe_t) {.agent = {true, true}};
+  if (i >= pipes_high) pipes_high = i + 1;
+  fd[0] = FD_PIPES + 2 * (int) i;
+  fd[1] = fd[0] + 1;
+  return 0;
+}
+
+static int
+sim_ppoll(struct pollfd *fds, size_t n, const struct timespec *t, const sigset_t *mask) {
+  int count = 0;
+  (void) mask;
+  wakes_at = t ? sim_now + (uint64_t) t->tv_sec * 1000000000u + (uint64_t) t->tv_nsec : UINT64_MAX;
+  for (size_t i = 0; i < n; i++) {
+    struct pollfd *f = &fds[i];
+    f->revents = 0;
+    if (f->fd == 0) {
+      if (to_agent.len > 0 || to_agent.ended) f->revents = POLLIN;
+    } else if (f->fd == 1) {
+      if (from_agent.ended) f->revents = POLLERR;
+      else if ((f->events & POLLOUT) && from_agent.len < room_each) f->revents = POLLOUT;
+    } else if (f->events & POLLOUT) {
+      pipe_t *pipe = pipe_at(f->fd, 1);
+      if (!pipe->command[0]) f->revents = POLLERR;
+      else if (pipe->made - pipe->taken < PIPE_ROOM) f->revents = POLLOUT;
+    } else {
+      pipe_t *pipe = pipe_at(f->fd, 0);
+      if (pipe->made > pipe->taken) f->revents = POLLIN;
+      if (!pipe->command[1]) f->revents |= POLLHUP;
+    }
+    count += f->revents != 0;
+  }
+  return count;
+}
+
+static int
+sim_poll(struct pollfd *fds, size_t n, int ms) {
+  (void) fds, (void) n, (void) ms;
+  broken("the agent would have blocked");
+  longjmp(way_out, 1);
+}
+
+static int
+sim_ioctl(int fd, unsigned long what, int *value) {
+  (void) what;
+  pipe_t *pipe = pipe_at(fd, 0);
+  *value = (int) (pipe->made - pipe->taken);
+  return 0;
+}
+
+static void
+end_command(sim_command_t *c, int signal) {
+  if (c->exited) return;
+  c->exited = true;
+  c->signal = signal;
+  for (int i = 0; i < 3; i++) {
+    if (c->pipe[i] >= 0 && !(c->plan.holder && i > 0)) pipes[c->pipe[i]].command[i == 0 ? 0 : 1] = false;
+  }
+  sim_progress++;
+}
+
+static int
+sim_kill(pid_t pid, int signo) {
+  sim_command_t *c = command_of(pid < 0 ? -pid : pid);
+  if (!c || c->reaped) {
+    errno = ESRCH;
+    return -1;
+  }
+  if (signo != SIGCONT && !(signo == SIGTERM && c->plan.ignores_term)) end_command(c, signo);
+  return 0;
+}
+
+static pid_t
+sim_waitpid(pid_t pid, int *status, int flags) {
+  (void) pid, (void) flags;
+  for (size_t i = 0; i < commands_high; i++) {
+    sim_command_t *c = &sim_commands[i];
+    if (!c->used || !c->exited || c->reaped) continue;
+    c->reaped = true;
+    *status = c->signal ? c->signal : c->plan.exit_code << 8;
+    return c->pid;
+  }
+  return 0;
+}
+
+static int
+sim_clock_gettime(clockid_t clock, struct timespec *t) {
+  (void) clock;
+  t->tv_sec = (time_t) (sim_now / 1000000000u);
+  t->tv_nsec = (long) (sim_now % 1000000000u);
+  return 0;
+}
+
+/* Opens the file "/f/NUMBER"; everything else is not there. */
+static int
+open_file_of(const char *path) {
+  unsigned k;
+  char rest;
+  if (sscanf(path, "/f/%u%c", &k, &rest) != 1 || k >= FILES_MAX || files[k].is_open) {
+    errno = ENOENT;
+    return -1;
+  }
+  plan_of(k, &files[k].plan);
+  files[k].is_open = true;
+  if (k >= files_high) files_high = k + 1;
+  files[k].at = 0;
+  return FD_FILES + (int) k;
+}
+
+static long
+sim_syscall(long number, ...) {
+  long result = -1;
+  va_list ap;
+  va_start(ap, number);
+  if (number == SYS_getrandom) {
+    void *p = va_arg(ap, void *);
+    size_t n = va_arg(ap, size_t);
+    memset(p, 0x33, n);
+    result = (long) n;
+  } else if (number == SYS_OPENAT2) {
+    (void) va_arg(ap, int);
+    result = open_file_of(va_arg(ap, const char *));
+  }
+  va_end(ap);
+  return result;
+}
+
+static int
+sim_open(const char *path, int flags, ...) {
+  (void) flags;
+  if (strcmp(path, "secret") == 0) return FD_SECRET;
+  errno = ENOENT;
+  return -1;
+}
+
+static int
+sim_fstat(int fd, struct stat *st) {
+  memset(st, 0, sizeof(*st));
+  st->st_mode = S_IFREG;
+  st->st_size = (off_t) files[fd - FD_FILES].plan.out[0];
+  return 0;
+}
+
+static int
+sim_refuse(void) {
+  errno = EPERM;
+  return -1;
+}
+
+static char *
+sim_getenv(const char *name) {
+  (void) name;
+  return NULL;
+}
+
+#endif
