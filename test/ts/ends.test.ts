@@ -47,6 +47,13 @@ describe("the process ends", () => {
   });
 });
 
+// A little for copies, and the streams of a caller.
+const FILES = `
+  import { mkdirSync, writeFileSync } from "node:fs";
+  import { PassThrough, Readable } from "node:stream";
+  writeFileSync(WT + "/some", "x".repeat(3e6)); mkdirSync(WT + "/out", { recursive: true });
+`;
+
 describe("a process with a lane", () => {
   it.each([
     ["exec", `lane.exec("sleep 0.5; echo late").then((r) => report("answer", r.stdout));`, { answer: "late\n" }],
@@ -55,12 +62,51 @@ describe("a process with a lane", () => {
       `lane.exec("sleep 0.5; echo late", { onLine: (l) => report("line", l) }).then((r) => report("answer", r.stdout));`,
       { line: "late", answer: "late" },
     ],
+    ["copyIn", `lane.copyIn(WT + "/some", WT + "/there").then(() => report("answer", 1));`, { answer: 1 }],
+    ["copyFileOut", `lane.copyFileOut(WT + "/some", WT + "/out/back").then(() => report("answer", 1));`, { answer: 1 }],
+    [
+      "interactiveExec",
+      `const stdout = new PassThrough();
+       const streams = { stdin: Readable.from([]), stdout, stderr: new PassThrough() };
+       lane.interactiveExec(["sh", "-c", "sleep 0.5; echo late"], streams)
+         .then((r) => report("answer", [r.exitCode, String(stdout.read())]));`,
+      { answer: [0, "late\n"] },
+    ],
     ["close", `lane.close().then(() => report("answer", 1));`, { answer: 1 }],
   ])("is held by a pending %s", async (_what, call, said) => {
-    const r = await s.run(`create().then((lane) => { ${call} });`);
+    const r = await s.run(`${FILES} create().then((lane) => { ${call} });`);
+    expect(r.err).toBe("");
     expect(r.said).toEqual(said);
     expect(r.status).toBe(0);
     expect(s.left()).toEqual([]);
+  });
+
+  it("is not held by one that is idle after calls of every kind, good and bad", async () => {
+    const own = stage({ guest: "agent" });
+    const r = await own.run(`${FILES}
+      const lane = await create();
+      await lane.exec("cat", { stdin: "x" });
+      await lane.exec("seq 1 1000", { onLine() {} });
+      report("cwd", (await failure(() => lane.exec("true", { cwd: "/no/such/place" }))).code);
+      const onLine = () => { throw new Error("no"); };
+      report("threw", (await failure(() => lane.exec("echo a; sleep 60", { onLine }))).code);
+      const streams = { stdin: Readable.from(["a"]), stdout: new PassThrough().resume(), stderr: new PassThrough() };
+      await lane.interactiveExec(["cat"], streams);
+      await lane.copyIn(WT + "/some", WT + "/there");
+      await lane.copyFileOut(WT + "/some", WT + "/out/back");
+      report("out", (await failure(() => lane.copyFileOut(WT + "/none", WT + "/out/none"))).code);
+      report("create", (await failure(() => create({ limactlPath: "/no/such/limactl" }))).code);
+      report("idle");`);
+    expect(r.err).toBe("");
+    expect(r.said).toEqual({
+      cwd: "EXEC_FAILED",
+      threw: "CALLBACK_THREW",
+      out: "GUEST_FILE_MISSING",
+      create: "LIMA_MISSING",
+      idle: null,
+    });
+    expect(r).toMatchObject({ status: 0, signal: null });
+    expect(own.left()).toEqual([]);
   });
 
   it("is held by a pending create", async () => {

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Load on a lane whose guest is the real lane agent as a local process: commands that overlap, thousands of commands.
-import { afterAll, expect, it } from "vitest";
-import { Stage } from "./support/stage.js";
+import { expect, it } from "vitest";
+import type { Stage } from "./support/stage.js";
+import { stages } from "./support/stages.js";
 import { KIT } from "./support/threads.js";
 
 const MINUTES = 60_000;
-const stages: Stage[] = [];
-function stage(): Stage {
-  const s = new Stage();
-  stages.push(s);
-  s.scenario({ guest: "agent", lifeMs: 10 * MINUTES });
-  return s;
-}
-afterAll(() => stages.forEach((s) => s.remove()));
+const make = stages();
+const stage = (): Stage => make({ guest: "agent", lifeMs: 10 * MINUTES });
 
 it("25 commands at once, 40 times over: no byte is mixed or lost", async () => {
   const s = stage();
