@@ -56,6 +56,7 @@ export const CORE_ERROR_CODES = [
   "WARDEN_REFUSED",
   "TIMEOUT",
   "LIMIT_UNENFORCEABLE",
+  "TRANSPORT_UNAVAILABLE",
   "INTERNAL",
 ] as const;
 
@@ -64,6 +65,10 @@ export const OWN_ERRORS = {
   STDIN_FAILED: {
     meaning: "The stream that was given as a command's stdin failed, so the command was ended.",
     cure: "See the error's cause; the command has not seen the end of its input.",
+  },
+  COMMAND_FAILED: {
+    meaning: "A command whose lines were read to the end had a status other than 0.",
+    cure: "See the error's stderr and exitCode; with check: false the status is not looked at.",
   },
   NATIVE_LOAD_FAILED: {
     meaning: "The addon is not in the package, or Node could not load it.",

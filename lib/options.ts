@@ -49,6 +49,11 @@ export interface LimaOptions {
   /** `"auto"` (default): hardware acceleration where it is proven to work. `"tcg"`: emulation. */
   readonly accelerator?: "auto" | "tcg" | undefined;
   /**
+   * What carries the commands and files. `"auto"` (default): `"port"` (a virtio port of the VM, the faster one) where VM
+   * and image have it, else `"shell"` (one `limactl shell`). The others: that one, or an error.
+   */
+  readonly transport?: "auto" | "shell" | "port" | undefined;
+  /**
    * Guest image: a name or id from `agent-lane image ls`, or the absolute path of an unpacked image directory. Default:
    * the newest.
    */
@@ -90,6 +95,7 @@ type Defaulted =
   | "guestSudo"
   | "network"
   | "accelerator"
+  | "transport"
   | "allowUnknownLima"
   | "env";
 
@@ -165,6 +171,12 @@ export const OPTIONS: readonly OptionSpec[] = [
     is.oneOf("auto", "tcg"),
     "auto",
     '`"auto"`: KVM only after it has been proven to boot; `"tcg"`: emulation',
+  ),
+  spec(
+    "transport",
+    is.oneOf("auto", "shell", "port"),
+    "auto",
+    'what carries commands and files: `"port"` (virtio port; QEMU, a current image) or `"shell"` (`limactl shell`)',
   ),
   spec("image", is.nameOrPath, undefined, "guest image, see `agent-lane image ls`", { dflt: "the newest" }),
   spec("limactlPath", is.hostPath, undefined, "limactl 2.2.0 or newer", { dflt: "`AGENT_LANE_LIMACTL`, else PATH" }),

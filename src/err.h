@@ -114,6 +114,8 @@
     "Raise timeoutMs, or look at the end of its output (stdout and stderr of the error) for what it waited for.") \
   X(LIMIT_UNENFORCEABLE, -20054, "The guest cannot enforce a limit that was asked for.", \
     "Use an image whose kernel has the cgroup v2 controllers cpu, memory and pids, or run without that limit.") \
+  X(TRANSPORT_UNAVAILABLE, -20055, "This machine or this image does not have the transport that was asked for.", \
+    "Use transport: \"auto\"; the port needs QEMU and an image built with a current image/build.") \
   X(INTERNAL, -20052, "Something happened that cannot happen.", \
     "This is a bug in Agent Lane; please report it with the message.")
 

@@ -16,6 +16,7 @@ typedef struct al_image_s {
   char login_user[33], agent_user[33];
   char manifest_sha256[65], disk_sha256[65], kernel_sha256[65], probe_marker[64];
   uint64_t virtual_size;
+  bool port;           /* its init takes the lane agent from a virtio port when asked to */
 } al_image_t;
 
 /* Called while copying with bytes done and in all; may be NULL. */

@@ -27,6 +27,7 @@ typedef struct al__manifest_s {
   al__image_file_t files[AL_IMAGE_FILES_MAX];
   size_t count;
   al__image_boot_t qemu, vz;
+  bool port; /* "port-transport" is among its features */
 } al__manifest_t;
 
 /* AL_EIMAGE_INVALID names the field. */

@@ -9,6 +9,7 @@
 #include <strings.h>
 #include <time.h>
 
+#define FEATURES_MAX 64
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
 #define DIGIT "0123456789"
 #define PLAIN LOWER "ABCDEFGHIJKLMNOPQRSTUVWXYZ" DIGIT "._+-"
@@ -162,6 +163,20 @@ take_users(const al_val_t *map, al__manifest_t *m, al_err_t *err) {
   return 0;
 }
 
+/* What the image can do beyond the least. Features of later versions are nothing to us. */
+static int
+take_features(const al_val_t *map, al__manifest_t *m, al_err_t *err) {
+  const al_val_t *list = al_val_get(map, "features");
+
+  if (!list) return 0;
+  if (list->kind != AL_LIST || list->len > FEATURES_MAX) return bad(err, "features", "is not a list, or a very long one");
+  for (size_t i = 0; i < list->len; i++) {
+    if (list->items[i]->kind != AL_TEXT) return bad(err, "features", "has an entry that is not a text");
+    if (strcmp(list->items[i]->text, "port-transport") == 0) m->port = true;
+  }
+  return 0;
+}
+
 static int
 take_all(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
   const al_val_t *boot = al_val_get(v, "boot");
@@ -181,6 +196,7 @@ take_all(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
     rc = take_text(v, "probe_marker", NULL, PLAIN, m->probe_marker, sizeof m->probe_marker, err);
   }
   if (!rc) rc = take_users(v, m, err);
+  if (!rc) rc = take_features(v, m, err);
   if (!rc) rc = take_files(v, m, err);
   if (!rc && (!boot || boot->kind != AL_MAP)) rc = bad(err, "boot", "is missing");
   if (!rc) rc = take_boot(boot, "qemu", "qcow2", "disk", m, &m->qemu, err);
@@ -247,5 +263,6 @@ al__manifest_image(const al__manifest_t *m, const al_home_t *home, const char *v
   snprintf(out->kernel_sha256, sizeof out->kernel_sha256, "%s", find_file(m, boot->kernel)->sha256);
   snprintf(out->probe_marker, sizeof out->probe_marker, "%s", m->probe_marker);
   out->virtual_size = m->virtual_size;
+  out->port = m->port;
   return 0;
 }

@@ -55,6 +55,35 @@ open_image(al_job_t *job) {
   return al_image_open(&lane->site->home, want, l->vm_type, l->arch, &lane->spec.image, &lane->image_job.err);
 }
 
+/* The word that tells the guest's init to take the channel from the port. */
+#define PORT_WORD " agentlane.port"
+
+/* Which transport it is. A machine or an image without the port has the other one; who asked for the port by name is
+ * refused. */
+static int
+choose_transport(al_lane_t *lane, al_err_t *err) {
+  al_image_t *image = &lane->spec.image;
+  size_t n = strlen(image->cmdline);
+  bool asked = lane->transport_want == AL_TRANSPORT_PORT, qemu = strcmp(lane->driver->lima.vm_type, "qemu") == 0;
+  if (lane->transport_want == AL_TRANSPORT_SHELL || (!qemu && !asked)) return 0;
+  if (!qemu)
+    return al_err_set(err, AL_ETRANSPORT_UNAVAILABLE, "transport: \"port\" needs QEMU, and the VMs of this machine are %s",
+      lane->driver->lima.vm_type);
+  if (!image->port && asked)
+    return al_err_set(err, AL_ETRANSPORT_UNAVAILABLE, "transport: \"port\": image %s is older than that", image->id);
+  if (!image->port) {
+    char text[200];
+    snprintf(text, sizeof text, "image %s is older than the port transport: the channel goes over limactl shell", image->id);
+    al_lane_emit(lane, "notice", text);
+    return 0;
+  }
+  if (n + sizeof PORT_WORD > sizeof image->cmdline)
+    return al_err_set(err, AL_EIMAGE_INVALID, "the kernel command line of image %s is too long", image->id);
+  memcpy(image->cmdline + n, PORT_WORD, sizeof PORT_WORD);
+  lane->spec.port = true;
+  return 0;
+}
+
 static void
 image_opened(al_job_t *job, int status) {
   al_lane_t *lane = job->data;
@@ -64,6 +93,7 @@ image_opened(al_job_t *job, int status) {
   if (status >= 0 && disk < image->virtual_size)
     status = al_err_set(err, AL_EBAD_OPTION, "diskGiB must be at least %llu: the size of image %s",
       (unsigned long long) ((image->virtual_size + (1ull << 30) - 1) >> 30), image->id);
+  if (status >= 0) status = choose_transport(lane, err);
   if (status < 0) {
     prelude_answer(lane, status, err);
     return;

@@ -13,6 +13,8 @@ typedef struct al_waiter_s {
   struct al_waiter_s *next;
 } al_waiter_t;
 
+typedef enum { AL_TRANSPORT_AUTO, AL_TRANSPORT_SHELL, AL_TRANSPORT_PORT } al_transport_want_t;
+
 struct al_lane_s {
   al_engine_t *engine;
   al_site_t *site;
@@ -28,6 +30,7 @@ struct al_lane_s {
   bool sudo;
   int max_vms, start_timeout_s, sync_in_s, timeout_minutes;
   bool accel_auto;
+  al_transport_want_t transport_want;
   char **env;                 /* NAME=value of every exec, NULL-terminated */
   uint64_t max_copy_out;
   al_budget_t budget;         /* output that open commands keep; max: maxBufferedBytes */
@@ -36,7 +39,9 @@ struct al_lane_s {
   int prelude;                /* answers still owed by the checks before admission */
   al_err_t prelude_err;
   int64_t ticket;
-  char holders[1024];
+  char holders[1024], told[1024]; /* who has the places; what "queued" has said of it */
+  int queue_timeout_s;        /* 0 = the wait for a place counts inside the start timeout */
+  uint64_t queue_end_ms;
   uint64_t begun_ms, deadline_ms; /* monotonic */
   bool limactl_busy;          /* a check before admission has a child, which ends within 10 s */
   bool step_busy;             /* an asynchronous step will call back */

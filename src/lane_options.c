@@ -55,8 +55,21 @@ read_enum(const al_val_t *p, const char *key, const char *a, const char *b, bool
 }
 
 static int
+read_transport(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
+  static const char *const names[] = { "auto", "shell", "port" };
+  const char *text;
+  int rc = al_val_get_text(p, "transport", names[AL_TRANSPORT_AUTO], &text, err);
+  if (rc) return rc;
+  for (int i = AL_TRANSPORT_AUTO; i <= AL_TRANSPORT_PORT; i++) {
+    lane->transport_want = (al_transport_want_t) i;
+    if (strcmp(text, names[i]) == 0) return 0;
+  }
+  return al_err_set(err, AL_EBAD_OPTION, "transport must be \"auto\" or \"shell\" or \"port\"");
+}
+
+static int
 read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
-  int64_t cpus, disk, minutes, start, sync, vms, out, buffered;
+  int64_t cpus, disk, minutes, start, sync, queue, vms, out, buffered;
   double memory;
   int rc;
   if (
@@ -66,6 +79,7 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
     || (rc = al_val_get_int(p, "timeoutMinutes", 60, 1, 1440, &minutes, err))
     || (rc = al_val_get_int(p, "startTimeoutSeconds", 110, 5, 600, &start, err))
     || (rc = al_val_get_int(p, "syncInTimeoutSeconds", 0, 0, 3600, &sync, err))
+    || (rc = al_val_get_int(p, "queueTimeoutSeconds", 0, 0, 86400, &queue, err))
     || (rc = al_val_get_int(p, "maxConcurrentVms", 2, 1, 32, &vms, err))
     || (rc = al_val_get_int(p, "maxCopyOutBytes", AL_COPY_OUT_MAX, 1, 4ll << 30, &out, err))
     || (rc = al_val_get_int(p, "maxBufferedBytes", AL_BUFFERED_MAX, AL_BUFFERED_LEAST, AL_BUFFERED_MOST, &buffered,
@@ -78,6 +92,7 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   lane->timeout_minutes = (int) minutes;
   lane->start_timeout_s = (int) start;
   lane->sync_in_s = (int) sync;
+  lane->queue_timeout_s = (int) queue;
   lane->max_vms = (int) vms;
   lane->max_copy_out = (uint64_t) out;
   lane->budget.max = (uint64_t) buffered;
@@ -93,6 +108,7 @@ al_lane_read_options(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
     (rc = read_numbers(lane, p, err)) || (rc = al_val_get_bool(p, "guestSudo", true, &lane->sudo, err))
     || (rc = read_enum(p, "network", "open", "none", &none, err))
     || (rc = read_enum(p, "accelerator", "auto", "tcg", &tcg, err))
+    || (rc = read_transport(lane, p, err))
     || (rc = al_val_get_text(p, "image", NULL, &image, err))
     || (rc = al_val_get_text(p, "worktreePath", "/home/agent/workspace", &worktree, err))
     || (rc = al_guest_path_check(worktree, strlen(worktree), err))

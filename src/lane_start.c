@@ -55,7 +55,7 @@ static void
 booted(al_boot_t *b, void *data, int status, const al_err_t *err, uint16_t port) {
   al_lane_t *lane = data;
   (void) b;
-  lane->ssh_port = port;
+  if (status == 0) lane->ssh_port = port;
   if (status < 0) al_lane_event(lane, AL_LANE_ON_FAIL, err, NULL);
   else al_lane_event(lane, AL_LANE_ON_BANNER, NULL, NULL);
 }
@@ -72,6 +72,7 @@ al_lane_do_boot(al_lane_t *lane) {
 static void
 configured(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
+  if (status == 0 && lane->boot) lane->ssh_port = al_lima_boot_settle(lane->boot);
   if (status < 0) al_lane_event(lane, AL_LANE_ON_FAIL, err, NULL);
   else al_lane_event(lane, AL_LANE_ON_PROVEN, NULL, NULL);
 }
@@ -128,6 +129,9 @@ transport_failed(al_transport_t *t, void *data, const al_err_t *err) {
 void
 al_lane_do_connect(al_lane_t *lane) {
   static const al_transport_cbs_t cbs = { transport_open, transport_failed };
-  int rc = al_transport_shell(&lane->driver->lima, &lane->spec, left_ms(lane, 0), &cbs, lane, &lane->transport);
-  if (rc) fail(lane, rc, "limactl shell could not be run");
+  al_lima_t *lima = &lane->driver->lima;
+  uint64_t left = left_ms(lane, 0);
+  int rc = lane->spec.port ? al_transport_port(lima, &lane->spec, left, &cbs, lane, &lane->transport)
+                           : al_transport_shell(lima, &lane->spec, left, &cbs, lane, &lane->transport);
+  if (rc) fail(lane, rc, lane->spec.port ? "the channel's port could not be opened" : "limactl shell could not be run");
 }

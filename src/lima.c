@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define VERSION_MS 5000u
+#define CONSOLE_MAX (1u << 20) /* twice what the warden lets the file grow to */
 #define LIMA_MAJOR 2u /* the oldest Lima that we drive */
 #define LIMA_MINOR 2u
 
@@ -194,6 +195,20 @@ al__lima_log_message(const char *dir, const char *name, char *out, size_t cap) {
   off_t from = st.st_size > (off_t) AL__LIMA_LOG_TAIL ? st.st_size - (off_t) AL__LIMA_LOG_TAIL : 0;
   ssize_t n = pread(fd, tail, AL__LIMA_LOG_TAIL, from);
   if (n > 0) al__lima_last_message(tail, (size_t) n, out, cap);
+}
+
+void
+al__lima_console_line(const char *dir, char *out, size_t cap) {
+  AL_AUTO_FREE char *text = NULL;
+  char path[AL_HOME_MAX + 96];
+  size_t len = 0;
+  out[0] = 0;
+  snprintf(path, sizeof path, "%s/serial.log", dir);
+  if (al_plat_read_file(-1, path, CONSOLE_MAX, &text, &len) != 0) return;
+  while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == '\r')) len--;
+  size_t from = len;
+  while (from > 0 && text[from - 1] != '\n') from--;
+  al_utf8_printable(out, cap, text + from, len - from, false);
 }
 
 int

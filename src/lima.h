@@ -81,13 +81,18 @@ al_lima_build(al_lima_t *l, const al_lane_spec_t *spec, al_lima_cb cb, void *dat
 void
 al_lima_verify(al_lima_t *l, const al_lane_spec_t *spec, al_lima_cb cb, void *data);
 
-/* One boot: `limactl start` in the background; answers `booted` when the ssh banner was seen. The child goes on after
+/* One boot: `limactl start` in the background. Without spec->port `booted` comes once, when the ssh banner was seen or it
+ * failed. With it `booted` comes as soon as the channel's socket is there: the guest is only beginning to boot, so a
+ * failure (limactl, the host agent, the deadline) may still follow, until al_lima_boot_settle. The child goes on after
  * that (Lima waits for its own signs). */
 typedef struct al_boot_s al_boot_t;
 typedef void (*al_boot_cb)(al_boot_t *b, void *data, int status, const al_err_t *err, uint16_t ssh_port);
 int
 al_lima_boot(
   al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, al_boot_cb on_booted, void *data, al_boot_t **out);
+/* The lane is ready: nothing is watched any more. The ssh port, 0 while Lima has not said it. */
+uint16_t
+al_lima_boot_settle(al_boot_t *b);
 /* Stops following; kills the `limactl start` child if it still runs. cb when its memory may go. */
 void
 al_lima_boot_close(al_boot_t *b, void (*cb)(void *data), void *data);

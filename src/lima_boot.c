@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One boot: runs `limactl start` in the background, follows the host agent's events, polls until the guest's sshd says
- * its banner. */
+ * its banner, or, with a port, until the warden has made its socket. */
 #include "lima_int.h"
 
 #include "lines.h"
@@ -21,9 +21,12 @@
  * away), so a new one is made every half second. A try that is closed at once was refused by the guest's kernel: from
  * then on the guest answers, so tries follow quickly, and one that is *not* refused has reached sshd, which may be slow
  * on a busy machine and would only get slower by being asked again: it is waited for. One timer drives it all; its
- * ticks read a local file of a few lines. */
+ * ticks read a local file of a few lines.
+ *
+ * A lane with a port needs no ssh: once the warden's socket is there the transport waits for the guest by itself. What
+ * can go wrong from then on (Lima, QEMU, a guest that hangs) is still told best from here, so the watch goes on until
+ * the lane is ready. */
 
-#define CONSOLE_MAX (1u << 20) /* twice what the warden lets the file grow to */
 #define TICK_MS 20
 #define TRIES 2
 #define PACE_MS 500u
@@ -35,7 +38,7 @@
 #define EVENT_LINE_MAX 65536u
 #define EVENT_BYTES_MAX (1u << 20)
 
-typedef enum { EVENTS, PEER, BANNER, OVER } phase_t;
+typedef enum { EVENTS, PEER, BANNER, SOCKET, GUEST, OVER } phase_t;
 
 typedef struct try_s {
   al_boot_t *b;
@@ -151,29 +154,15 @@ on_start_ended(al_proc_t *p, int status) {
     fail_start(b, err.msg);
 }
 
-/* What the guest said last on its console, made safe to show: where a boot that hangs got to. "" when it said nothing. */
-static void
-last_console_line(const al_boot_t *b, char *out, size_t cap) {
-  AL_AUTO_FREE char *text = NULL;
-  char path[sizeof b->spec.dir + 16];
-  size_t len = 0;
-  out[0] = 0;
-  snprintf(path, sizeof path, "%s/serial.log", b->spec.dir);
-  if (al_plat_read_file(-1, path, CONSOLE_MAX, &text, &len) != 0) return;
-  while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == '\r')) len--;
-  size_t from = len;
-  while (from > 0 && text[from - 1] != '\n') from--;
-  al_utf8_printable(out, cap, text + from, len - from, false);
-}
-
 static void
 fail_late(al_boot_t *b) {
   static const char *const what[] = {
-    "Lima to say the ssh port", "QEMU to listen on the ssh port", "ssh in the guest to answer", ""};
+    "Lima to say the ssh port", "QEMU to listen on the ssh port", "ssh in the guest to answer",
+    "the warden to make the channel's socket", "the lane agent to start in the guest", ""};
   al_err_t err = {0};
   char agent[200], console[160];
   al__lima_log_message(b->spec.dir, "ha.stderr.log", agent, sizeof agent);
-  last_console_line(b, console, sizeof console);
+  al__lima_console_line(b->spec.dir, console, sizeof console);
   al_err_set(&err, AL_ESTART_TIMEOUT, "waited in vain for %s%s%s%s%s", what[b->phase],
     console[0] ? "; the guest's last words: " : "", console, agent[0] ? "; the last in Lima's host agent log: " : "", agent);
   fail(b, &err);
@@ -364,6 +353,16 @@ fail_events(al_boot_t *b, int rc) {
 }
 
 static void
+look_for_socket(al_boot_t *b) {
+  char path[sizeof b->spec.dir + 24];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/" AL__LIMA_SOCKET, b->spec.dir);
+  if (lstat(path, &st) != 0) return;
+  b->phase = GUEST;
+  b->cb(b, b->data, 0, NULL, 0);
+}
+
+static void
 on_tick(uv_timer_t *timer) {
   al_boot_t *b = timer->data;
   uint64_t now = uv_now(b->l->loop);
@@ -373,6 +372,7 @@ on_tick(uv_timer_t *timer) {
   else if (b->exiting) fail_start(b, "Lima's host agent gave up");
   else if (b->bad_port) fail_start(b, "Lima's host agent reported an ssh port that is none");
   else if (now >= b->deadline) fail_late(b);
+  else if (b->phase == SOCKET) look_for_socket(b);
   else if (b->phase == EVENTS && b->port) ask_peer(b);
   else if (b->phase == PEER && !b->job_runs && now >= b->next_try) ask_peer(b);
   else if (b->phase == BANNER && now >= b->next_try) try_banner(b, now);
@@ -387,6 +387,7 @@ al_lima_boot(
   b->spec = *spec;
   b->cb = on_booted;
   b->data = data;
+  b->phase = spec->port ? SOCKET : EVENTS;
   b->events_fd = -1;
   b->proc.data = b;
   al_lines_init(&b->lines, EVENT_LINE_MAX);
@@ -406,6 +407,16 @@ al_lima_boot(
   uv_timer_start(&b->tick, on_tick, TICK_MS, TICK_MS);
   *out = b;
   return 0;
+}
+
+uint16_t
+al_lima_boot_settle(al_boot_t *b) {
+  if (b->phase != OVER) {
+    read_events(b);
+    b->phase = OVER;
+    uv_timer_stop(&b->tick);
+  }
+  return b->port;
 }
 
 static void

@@ -11,6 +11,7 @@
 #define AL__LIMA_JSON_MAX (1u << 20)  /* output of `limactl list --json NAME` */
 #define AL__LIMA_LOG_TAIL 16384u      /* how much of a log's end is read for an error message */
 #define AL__LIMA_QUICK_MS 10000u      /* deadline of limactl calls that only read files */
+#define AL__LIMA_SOCKET "lane.sock"   /* the warden's, in the lane's directory; shorter than any of Lima's own */
 #define AL__LIMA_DELETE_MS 5000u  /* it takes 0.2 s; what it leaves the sweep ends */
 
 /* First member of every asynchronous operation: who asked, and a job that brings the end back to the loop. */
@@ -54,6 +55,10 @@ al__lima_last_message(const char *text, size_t len, char *out, size_t cap);
 /* The same of the last AL__LIMA_LOG_TAIL bytes of <dir>/<name>. */
 void
 al__lima_log_message(const char *dir, const char *name, char *out, size_t cap);
+
+/* What the guest said last on its console, made safe to show: where a boot that hangs got to. "" when it said nothing. */
+void
+al__lima_console_line(const char *dir, char *out, size_t cap);
 
 /* _config may hold user, user.pub and networks.yaml, all plain files of ours: else AL_ECONFIG_REFUSED. A missing
  * _config is fine. */

@@ -43,6 +43,15 @@ al_plat_each_process(al_plat_proc_cb cb, void *data);
 int
 al_plat_tcp_listener(uint16_t port, al_ident_t *out);
 
+/* Connects to the local socket `path`: the descriptor, non-blocking, not inherited; or -errno. Never waits: -EAGAIN when
+ * the listener's queue is full. */
+int
+al_plat_local_connect(const char *path);
+/* The process at the other end of the connected local socket `fd`, as the kernel knows it from the time it listened or
+ * made the pair. -EPERM when it is another user's, -ESRCH when it is gone. */
+int
+al_plat_socket_peer(int fd, al_ident_t *out);
+
 int
 al_plat_boot_id(char out[AL_BOOT_ID_MAX]);
 int

@@ -182,3 +182,15 @@ al_plat_tcp_listener(uint16_t port, al_ident_t *out) {
   }
   return -ENOENT;
 }
+
+int
+al_plat_socket_peer(int fd, al_ident_t *out) {
+  struct xucred who;
+  socklen_t len = sizeof who;
+  pid_t pid;
+
+  if (getsockopt(fd, SOL_LOCAL, LOCAL_PEERCRED, &who, &len) != 0) return -errno;
+  if (who.cr_uid != geteuid()) return -EPERM;
+  len = sizeof pid;
+  return getsockopt(fd, SOL_LOCAL, LOCAL_PEERPID, &pid, &len) == 0 ? al_plat_ident(pid, out) : -errno;
+}

@@ -234,3 +234,12 @@ al_plat_tcp_listener(uint16_t port, al_ident_t *out) {
   int rc = each_number("/proc", visit_holder, &s);
   return rc == 1 ? 0 : rc < 0 ? rc : -ENOENT;
 }
+
+int
+al_plat_socket_peer(int fd, al_ident_t *out) {
+  struct ucred who;
+  socklen_t len = sizeof who;
+
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0) return -errno;
+  return who.uid == geteuid() ? al_plat_ident(who.pid, out) : -EPERM;
+}

@@ -7,7 +7,9 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -245,4 +247,23 @@ al_plat_ident_alive(const al_ident_t *id) {
   if (!id->exe[0]) return 1;
   if (exe_rc) return exe_rc == -ENOENT ? 1 : exe_rc;
   return strcmp(now.exe, id->exe) == 0;
+}
+
+#ifndef SOCK_CLOEXEC
+#define SOCK_CLOEXEC 0 /* where a child inherits only what it is given (libuv's POSIX_SPAWN_CLOEXEC_DEFAULT) */
+#endif
+
+int
+al_plat_local_connect(const char *path) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  if (strlen(path) >= sizeof at.sun_path) return -ENAMETOOLONG;
+  memcpy(at.sun_path, path, strlen(path));
+  AL_AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -errno;
+  int flags = fcntl(fd, F_GETFL);
+  if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return -errno;
+  if (connect(fd, (const struct sockaddr *) &at, sizeof at) != 0) return -errno;
+  int out = fd;
+  fd = -1;
+  return out;
 }

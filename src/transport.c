@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all transports share: a child process, its stdin and stdout as a pair of streams, the wait for its marker, the
- * end. */
+/* What all transports share: a child process, its stdin and stdout as a pair of streams, or a socket; the wait for the
+ * marker, the end. */
 #include "transport_int.h"
 
 #include "mem.h"
@@ -101,7 +101,7 @@ open_now(al_transport_t *t) {
   if (t->reads) uv_read_stop((uv_stream_t *) &t->from);
   t->reads = false;
   al_buf_deinit(&t->preface);
-  t->cbs.on_open(t, t->data, (uv_stream_t *) &t->from, (uv_stream_t *) &t->to);
+  t->cbs.on_open(t, t->data, (uv_stream_t *) &t->from, (uv_stream_t *) (t->socket ? &t->from : &t->to));
 }
 
 static uint64_t
@@ -168,7 +168,8 @@ on_preface(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   if (n < 0) { /* the reason is on stderr; on_proc_done reads it when the child has ended */
     uv_read_stop(s);
     t->reads = false;
-    if (!t->proc_runs) ended_early(t);
+    if (t->socket) t->on_eof(t);
+    else if (!t->proc_runs) ended_early(t);
     return;
   }
   int rc = al_buf_append(&t->preface, buf->base, (size_t) n);
@@ -177,7 +178,7 @@ on_preface(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     return;
   }
   if (rc) {
-    fail_start(t, AL_ESTART_FAILED, "the guest's login printed more than 16 KiB before the lane agent started");
+    fail_start(t, AL_ESTART_FAILED, "the guest printed more than 16 KiB before the lane agent started");
     return;
   }
   const uint8_t *at = memmem(t->preface.data, t->preface.len, t->marker, strlen(t->marker));
@@ -258,11 +259,68 @@ al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *fir
   return rc;
 }
 
+int
+al__transport_attach(al_transport_t *t, int fd, const char *first, size_t first_len, const char *marker) {
+  t->socket = true;
+  int rc = uv_pipe_init(t->loop, &t->from, 0);
+  if (rc) {
+    close(fd);
+    return rc;
+  }
+  t->from.data = t;
+  t->handles++;
+  rc = uv_pipe_open(&t->from, fd);
+  if (rc) {
+    close(fd);
+    return rc;
+  }
+  snprintf(t->marker, sizeof t->marker, "%s", marker);
+  uv_buf_t b = uv_buf_init((char *) (uintptr_t) first, (unsigned) first_len);
+  rc = uv_write(&t->write, (uv_stream_t *) &t->from, &b, 1, on_written);
+  if (rc == 0) rc = uv_read_start((uv_stream_t *) &t->from, on_alloc, on_preface);
+  t->reads = rc == 0;
+  if (rc == 0) rc = uv_timer_start(&t->timer, on_timer, left(t), 0);
+  return rc;
+}
+
+void
+al__transport_again(al_transport_t *t, uint64_t ms, const char *late) {
+  uv_update_time(t->loop);
+  if (late && left(t) == 0) {
+    fail_start(t, AL_ESTART_TIMEOUT, late);
+    return;
+  }
+  t->retrying = true;
+  int rc = uv_timer_start(&t->timer, on_timer, ms, 0);
+  if (rc) al__transport_fail(t, rc, NULL);
+}
+
+int
+al__transport_load(const al_lima_t *l, const char *arch, size_t room, al__agent_t *out, al_err_t *err) {
+  const char *path = l->agent[strcmp(arch, "aarch64") == 0 ? 1 : 0];
+  AL_AUTO_FREE char *file = NULL;
+  uint8_t r[16];
+  size_t len = 0;
+  if (!path[0]) return al_err_set(err, AL_EINTERNAL, "the package has no lane agent for the guest's architecture");
+  int rc = al_plat_read_file(-1, path, AL__AGENT_MAX, &file, &len);
+  if (rc == 0 && len == 0) rc = -ENODATA;
+  if (rc) return al_err_set(err, rc, "the lane agent %s cannot be read: %s", path, strerror(-rc));
+  rc = al_plat_random(r, sizeof r);
+  if (rc) return al_err_set(err, rc, "no random bytes");
+  for (size_t i = 0; i < sizeof r; i++) snprintf(out->token + 2 * i, 3, "%02x", r[i]);
+  out->bytes = al_malloc(room + len);
+  if (!out->bytes) return al_err_set(err, -ENOMEM, "out of memory");
+  memcpy(out->bytes + room, file, len);
+  out->len = len;
+  out->room = room;
+  return 0;
+}
+
 static void
 on_handle_closed(uv_handle_t *h) {
   al_transport_t *t = h->data;
   t->handles--;
-  if (t->retrying && !t->closing && t->handles == 1)
+  if (t->retrying && !t->socket && !t->closing && t->handles == 1)
     uv_timer_start(&t->timer, on_timer, RETRY_MS, 0); /* only the timer is left */
   free_if_over(t);
 }

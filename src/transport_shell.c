@@ -13,40 +13,26 @@
  * comes before the marker and is dropped, within bounds. The agent never speaks first, so bytes behind the marker in
  * the same read are a violation, not data to keep. */
 
-#define AGENT_MAX (8u << 20)
-
 /* No byte of this comes from outside: SIZE is a number, TOKEN is hexadecimal. mkdir and chmod are for images that did
  * not prepare the place: every program costs 30 ms and more in an emulated guest. */
 #define BOOTSTRAP \
   "umask 077; cd /run && { [ -d agent-lane ] || mkdir agent-lane; } && head -c %zu > agent-lane/agent && " \
   "{ [ -x agent-lane/agent ] || chmod 700 agent-lane/agent; } && " \
   "printf '\\n%s%s\\n' && exec /run/agent-lane/agent --secret /run/agent-lane/proof"
-#define MARKER "agent-lane-"
 
 typedef struct shell_s {
   al_transport_t t;
   al_lima_t *l;
-  const char *agent_path; /* of the lane's architecture */
+  char arch[16];
   char name[AL_NAME_LEN + 1];
   uint64_t end; /* of the deadline */
-  char *agent;
-  size_t agent_len;
-  char token[33];
+  al__agent_t agent;
 } shell_t;
 
 static int
 load(al_job_t *job) {
   shell_t *s = job->data;
-  uint8_t r[16];
-  if (!s->agent_path[0])
-    return al_err_set(&s->t.err, AL_EINTERNAL, "the package has no lane agent for the guest's architecture");
-  int rc = al_plat_read_file(-1, s->agent_path, AGENT_MAX, &s->agent, &s->agent_len);
-  if (rc == 0 && s->agent_len == 0) rc = -ENODATA;
-  if (rc) return al_err_set(&s->t.err, rc, "the lane agent %s cannot be read: %s", s->agent_path, strerror(-rc));
-  rc = al_plat_random(r, sizeof r);
-  if (rc) return al_err_set(&s->t.err, rc, "no random bytes");
-  for (size_t i = 0; i < sizeof r; i++) snprintf(s->token + 2 * i, 3, "%02x", r[i]);
-  return 0;
+  return al__transport_load(s->l, s->arch, 0, &s->agent, &s->t.err);
 }
 
 static int
@@ -55,8 +41,8 @@ start(al_transport_t *t) {
   uint64_t now = uv_now(t->loop);
   char script[512], marker[64];
   al_lima_t *l = s->l;
-  snprintf(script, sizeof script, BOOTSTRAP, s->agent_len, MARKER, s->token);
-  snprintf(marker, sizeof marker, "\n%s%s\n", MARKER, s->token);
+  snprintf(script, sizeof script, BOOTSTRAP, s->agent.len, AL__MARKER, s->agent.token);
+  snprintf(marker, sizeof marker, "\n%s%s\n", AL__MARKER, s->agent.token);
   const char *const argv[] = {
     l->limactl, "--tty=false", "shell", "--workdir", "/", s->name, "sudo", "-n", "/bin/sh", "-c", script, NULL};
   char **env = al__lima_env(l, NULL);
@@ -68,7 +54,7 @@ start(al_transport_t *t) {
     .in = AL_PROC_PIPE,
     .out = AL_PROC_PIPE,
     .stderr_fd = -1};
-  int rc = al__transport_run(&s->t, &o, s->agent, s->agent_len, marker, s->end > now ? s->end - now : 1);
+  int rc = al__transport_run(&s->t, &o, s->agent.bytes, s->agent.len, marker, s->end > now ? s->end - now : 1);
   al__lima_strv_free(env);
   return rc;
 }
@@ -84,7 +70,7 @@ loaded(al_job_t *job, int status) {
 static void
 release(al_transport_t *t) {
   shell_t *s = (shell_t *) t;
-  al_free(s->agent);
+  al_free(s->agent.bytes);
 }
 
 int
@@ -98,7 +84,7 @@ al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_m
   uv_update_time(l->loop);
   s->end = uv_now(l->loop) + deadline_ms;
   s->t.again = start;
-  s->agent_path = l->agent[strcmp(spec->image.arch, "aarch64") == 0 ? 1 : 0];
+  snprintf(s->arch, sizeof s->arch, "%s", spec->image.arch);
   snprintf(s->name, sizeof s->name, "%s", spec->name);
   al__transport_job(&s->t, l->io, load, loaded);
   *out = &s->t;

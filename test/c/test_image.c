@@ -108,6 +108,24 @@ test_image_choice(void **state) {
   assert_non_null(strstr(err.msg, "disk-raw"));
 }
 
+/* What an image can do is told by its manifest; what a later version says there is nothing to us. */
+static void
+test_image_features(void **state) {
+  static const parts_t said[] = {{"shell-transport", "shell-transport"}, {"shell-transport", "port-transport"},
+    {"shell-transport", "warp-transport\",\"port-transport"}, {"\"features\"", "\"feature\""}};
+  static const bool port[] = {false, true, true, false};
+  al_image_t a, got;
+  (void) state;
+  for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
+    al_err_t err = {0};
+    make_image(in("src"), &said[i]);
+    assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0);
+    assert_int_equal(a.port, port[i]);
+    assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), 0);
+    assert_int_equal(got.port, port[i]);
+  }
+}
+
 static void
 test_image_list_says_what_there_is(void **state) {
   al_image_t a;
@@ -162,6 +180,7 @@ test_image_bad_manifests_are_refused(void **state) {
     {"\"disk_format\":\"qcow2\"", "\"disk_format\":\"raw\""}, {"\"login\":\"lane\"", "\"login\":\"root\""},
     {"\"login\":\"lane\"", "\"login\":\"agent\""}, {"\"login\":\"lane\"", "\"login\":\"la ne\""},
     {"\"login\":\"lane\"", "\"login\":\"-lane\""}, {"\"login\":\"lane\"", "\"login\":\"Lane\""},
+    {"[\"shell-transport\"]", "\"port-transport\""}, {"[\"shell-transport\"]", "[7]"},
     {"\"users\"", "\"user\""}, {"\"boot\"", "\"boots\""}, {"\"files\"", "\"file\""}, {"agent-lane-probe-ok", "a b"}};
   al_image_t a;
   (void) state;
@@ -389,7 +408,7 @@ main(void) {
   const struct CMUnitTest tests[] = {T(test_image_import_then_open), T(test_image_choice),
     T(test_image_list_says_what_there_is), T(test_image_bad_manifests_are_refused),
     T(test_image_files_must_be_what_the_manifest_says), T(test_image_disk_must_stand_alone),
-    T(test_image_changed_byte_is_found), T(test_image_damage_is_told_and_healed_by_import),
+    T(test_image_features), T(test_image_changed_byte_is_found), T(test_image_damage_is_told_and_healed_by_import),
     T(test_image_import_reports_progress_and_sweeps), T(test_image_file_that_grows_is_not_copied_for_ever),
     T(test_image_open_survives_no_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);

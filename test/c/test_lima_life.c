@@ -362,6 +362,63 @@ test_boot_close_before_the_answer(void **state) {
   assert_int_equal(lane_processes(), 0);
 }
 
+/* A lane with a port: told as soon as the socket is there, and watched until it is settled. */
+static void
+test_boot_with_a_port_answers_at_the_socket(void **state) {
+  boot_answer_t a = {.port = 0};
+  bool closed = false;
+  al_boot_t *b;
+  (void) state;
+  spec.port = true;
+  script("fake_start() { event $1 '{\"sshLocalPort\":4711}'; sleep 0.2; : >$LIMA_HOME/$1/lane.sock; sleep 60; }\n");
+  build();
+  assert_int_equal(al_lima_boot(&lima, &spec, 10000, on_booted, &a, &b), 0);
+  al_test_until(&loop, &a.a.done, 10000);
+  assert_answer(&a.a, 0, NULL);
+  al_test_spin(&loop, 100);
+  assert_int_equal(al_lima_boot_settle(b), 4711);
+  assert_int_equal(al_lima_boot_settle(b), 4711);
+  al_lima_boot_close(b, on_closed, &closed);
+  al_test_until(&loop, &closed, 5000);
+  assert_int_equal(a.a.count, 1);
+  destroyed();
+}
+
+static void
+port_boot_fails_late(const char *rest, uint64_t deadline_ms, int code, const char *text) {
+  boot_answer_t a = {.port = 0};
+  bool closed = false;
+  char how[1024];
+  al_boot_t *b;
+  snprintf(how, sizeof how, "fake_start() { : >$LIMA_HOME/$1/lane.sock; sleep 0.3; %s; }\n", rest);
+  script(how);
+  build();
+  assert_int_equal(al_lima_boot(&lima, &spec, deadline_ms, on_booted, &a, &b), 0);
+  al_test_until(&loop, &a.a.done, 10000);
+  assert_answer(&a.a, 0, NULL);
+  for (int i = 0; i < 500 && a.a.count < 2; i++) al_test_spin(&loop, 20);
+  assert_int_equal(a.a.count, 2);
+  if (a.a.status != code || !strstr(a.a.err.msg, text)) fail_msg("%s: “%s”", al_err_name(a.a.status), a.a.err.msg);
+  al_lima_boot_close(b, on_closed, &closed);
+  al_test_until(&loop, &closed, 5000);
+  destroyed();
+}
+
+static void
+test_boot_with_a_port_is_watched_until_ready(void **state) {
+  (void) state;
+  spec.port = true;
+  port_boot_fails_late("fatal 'exit status 1'", 10000, AL_ESTART_FAILED, "exit status 1");
+  port_boot_fails_late("event $1 '{\"exiting\":true,\"errors\":[\"no memory\"]}'; sleep 60", 10000, AL_ESTART_FAILED,
+    "reported: no memory");
+  port_boot_fails_late("echo 'warden: refused: -virtfs' >$LIMA_HOME/$1/warden.log; fatal 'exit status 1'", 10000,
+    AL_EWARDEN_REFUSED, "-virtfs");
+  port_boot_fails_late("echo 'lane-init 3.1 waiting for eth0' >$LIMA_HOME/$1/serial.log; sleep 60", 1500, AL_ESTART_TIMEOUT,
+    "waited in vain for the lane agent to start in the guest; the guest's last words: lane-init 3.1 waiting for eth0");
+  boot_fails("fake_start() { event $1 '{\"sshLocalPort\":4711}'; sleep 60; }\n", 500, AL_ESTART_TIMEOUT,
+    "waited in vain for the warden to make the channel's socket");
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -380,6 +437,8 @@ main(void) {
     T(test_boot_ends_with_the_banner),
     T(test_boot_sees_a_config_that_appears),
     T(test_boot_close_before_the_answer),
+    T(test_boot_with_a_port_answers_at_the_socket),
+    T(test_boot_with_a_port_is_watched_until_ready),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,7 @@ describe("defaults", () => {
       guestSudo: true,
       network: "open",
       accelerator: "auto",
+      transport: "auto",
       allowUnknownLima: false,
       env: {},
     });
@@ -89,6 +90,7 @@ describe("texts and choices", () => {
     [{ network: "closed" }, /network must be "open" or "none", not "closed"/],
     [{ network: true }, /network .* not the boolean true/],
     [{ accelerator: "kvm" }, /accelerator must be "auto" or "tcg"/],
+    [{ transport: "ssh" }, /transport must be "auto" or "shell" or "port"/],
     [{ guestSudo: "yes" }, /guestSudo must be true or false, not a string/],
     [{ allowUnknownLima: 1 }, /allowUnknownLima must be true or false, not the number 1/],
     [{ limactlPath: "limactl" }, /limactlPath must be an absolute path, not the relative path "limactl"/],

@@ -23,8 +23,8 @@ export function write(path, text, mode = 0o644) {
   chmodSync(path, mode);
 }
 
-/** An image that can be imported, in a new directory. */
-export function makeImage(dir) {
+/** An image that can be imported, in a new directory. Without "port-transport" it is one of the first version. */
+export function makeImage(dir, features = ["shell-transport"]) {
   mkdirSync(dir);
   const parts = [
     ["disk.qcow2", "disk", qcow2()],
@@ -55,7 +55,7 @@ export function makeImage(dir) {
     probe_marker: "agent-lane-probe-ok",
     probe_word: "agentlane.probe",
     users: { login: "lane", agent: "agent" },
-    features: ["shell-transport"],
+    features,
     packages: [],
   };
   write(join(dir, "manifest.json"), JSON.stringify(manifest));

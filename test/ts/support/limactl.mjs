@@ -278,25 +278,62 @@ async function qemu() {
     if (banner !== "mute") socket.end(banner === "close" ? "" : banner);
   });
   await line("qemu.listen", name, () => server.listen(port, "127.0.0.1"));
+  const fd = /id=agent-lane,fd=(\d+),server=on/.exec(args.join(" "))?.[1];
+  if (fd !== undefined) await line("qemu.port", name, () => portGuest(name, Number(fd)));
   if (scenario.qemuLivesMs) await sleep(scenario.qemuLivesMs).then(() => process.exit(1));
   await stay();
 }
 
-/** The next `size` bytes of stdin; what follows stays there. */
-function take(size, keep) {
+/** The next `size` bytes of the stream; what follows stays there. */
+function take(size, keep, from = process.stdin) {
   let got = 0;
   return new Promise((done) => {
-    process.stdin.on("end", () => process.exit(0));
-    process.stdin.on("readable", function taking() {
-      for (let chunk; got < size && (chunk = process.stdin.read(Math.min(size - got, process.stdin.readableLength || 1)));) {
+    from.on("end", () => process.exit(0));
+    from.on("readable", function taking() {
+      for (let chunk; got < size && (chunk = from.read(Math.min(size - got, from.readableLength || 1)));) {
         got += chunk.length;
         keep(chunk);
       }
       if (got < size) return;
-      process.stdin.off("readable", taking);
+      from.off("readable", taking);
       done();
     });
   });
+}
+
+/**
+ * The guest behind the virtio port, whose host end is the socket `fd`: takes the agent as the image's init does, then is
+ * the guest. Its end, or the host's, is QEMU's end.
+ */
+function portGuest(name, fd) {
+  const server = createServer(async (socket) => {
+    socket.on("error", () => process.exit(0));
+    const { guest = {} } = scenario;
+    const keep = (chunk) => guest.record && appendFileSync(join(run, "record"), chunk);
+    const console = (text) => writeFileSync(join(lima, name, "serial.log"), text);
+    await line("port.header", name, () => console("lane-init 1.00 start\n"));
+    let header = "";
+    while (!header.endsWith("\n")) await take(1, (byte) => (header += byte.toString("latin1")), socket);
+    const [, size, token] = /^agent-lane-port 1 (\d+) ([0-9a-f]{32})\n$/.exec(header);
+    const agent = [];
+    await line("port.take", name, () => take(Number(size), (chunk) => agent.push(chunk) && keep(chunk), socket));
+    await line("port.noise", name, () => socket.write(scenario.noise ?? ""));
+    await line("port.marker", name, () => socket.write(`\n${scenario.marker ?? `agent-lane-${token}`}\n${guest.early ?? ""}`));
+    if (guest === "agent") return realAgentOn(name, socket, Buffer.concat(agent));
+    socket.on("data", keep);
+    serve(socket, socket, Buffer.from(proofOf(name), "hex"), guest);
+  });
+  server.listen({ fd });
+}
+
+/** The real lane agent, as it came over the port, on the port. */
+function realAgentOn(name, socket, agent) {
+  const dir = join(lima, name, "guest", "agent-lane");
+  mkdirSync(dir, { recursive: true });
+  writeFileSync(join(dir, "proof"), proofOf(name), { mode: 0o600 });
+  writeFileSync(join(dir, "agent"), agent, { mode: 0o700 });
+  const child = spawn(join(dir, "agent"), ["--secret", join(dir, "proof"), "--local"], { stdio: [socket, socket, "ignore"] });
+  child.on("exit", (code) => process.exit(code ?? 1));
 }
 
 /** Takes the agent as the bootstrap says, then is the guest. With guest.record every byte that the host sends is kept. */

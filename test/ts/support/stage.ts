@@ -65,6 +65,7 @@ export class Stage {
       copyFileSync(join(import.meta.dirname, file), join(dir, "bin", file));
     makePrograms(join(dir, "bin"), join(dir, "bin", "limactl.mjs"));
     makeImage(join(dir, "image"));
+    makeImage(join(dir, "image-port"), ["shell-transport", "port-transport"]);
     if (this.#uid !== undefined) chownSync(this.work, this.#uid, this.#uid);
     mkdirSync(this.home, { mode: 0o700 });
     if (this.#uid !== undefined) chownSync(this.home, this.#uid, this.#uid);
@@ -88,6 +89,7 @@ export class Stage {
       home: this.home,
       image: join(this.dir, "image"),
       accelerator: "tcg",
+      transport: "shell",
       worktreePath: this.work,
       memoryGiB: 1,
       startTimeoutSeconds: 30,
@@ -95,6 +97,7 @@ export class Stage {
     };
     const prelude = `
       import { lima, LaneError } from ${JSON.stringify(url)};
+      const PORT = { image: ${JSON.stringify(join(this.dir, "image-port"))}, transport: "port" };
       const PACKAGE = ${JSON.stringify(url)}, OPTIONS = ${JSON.stringify(options)}, WT = OPTIONS.worktreePath;
       const LOAD = ${JSON.stringify(pathToFileURL(join(this.dir, "bin", "load.mjs")).href)};
       const report = (name, value) => console.log(JSON.stringify([name, value ?? null]));
