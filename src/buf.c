@@ -18,9 +18,8 @@ al_buf_deinit(al_buf_t *b) {
   al_buf_init(b, b->cap);
 }
 
-/* Makes room for n more bytes and the zero behind them. */
-static int
-reserve(al_buf_t *b, size_t n) {
+int
+al_buf_reserve(al_buf_t *b, size_t n) {
   if (b->cap && n > b->cap - b->len) return -ENOBUFS;
   if (n >= SIZE_MAX - b->len) return -ENOMEM;
   size_t need = b->len + n + 1;
@@ -38,7 +37,7 @@ reserve(al_buf_t *b, size_t n) {
 int
 al_buf_append(al_buf_t *b, const void *p, size_t n) {
   if (n == 0) return 0;
-  int rc = reserve(b, n);
+  int rc = al_buf_reserve(b, n);
   if (rc) return rc;
   memcpy(b->data + b->len, p, n);
   b->len += n;
@@ -55,7 +54,7 @@ al_buf_printf(al_buf_t *b, const char *fmt, ...) {
   va_end(ap);
   if (n < 0) return -EINVAL;
   if (n == 0) return 0;
-  int rc = reserve(b, (size_t) n);
+  int rc = al_buf_reserve(b, (size_t) n);
   if (rc) return rc;
   va_start(ap, fmt);
   vsnprintf((char *) b->data + b->len, (size_t) n + 1, fmt, ap);

@@ -15,6 +15,9 @@ void
 al_buf_init(al_buf_t *b, size_t cap);
 void
 al_buf_deinit(al_buf_t *b); /* frees; the buffer is empty and usable again */
+/* Makes room for n more bytes (and the zero behind them), which then need no memory. -ENOMEM, -ENOBUFS */
+int
+al_buf_reserve(al_buf_t *b, size_t n);
 int
 al_buf_append(
   al_buf_t *b, const void *p, size_t n); /* 0, -ENOMEM, or -ENOBUFS when the cap would be passed (nothing added) */

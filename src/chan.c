@@ -273,7 +273,8 @@ al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *c
   al_buf_init(&c->ctl, AL_CTL_MAX);
   c->rbuf = al_malloc(AL_READ_MAX);
   c->w = al_calloc(1, sizeof *c->w);
-  if (!c->rbuf || !c->w) goto fail;
+  /* All of it now: a frame that ends one stream must not fail, which would cost the others their lane. */
+  if (!c->rbuf || !c->w || al_buf_reserve(&c->ctl, AL_CTL_MAX)) goto fail;
   c->w->c = c;
   c->w->req.data = c->w;
   r = al_plat_random(c->nonce, sizeof c->nonce);
