@@ -213,7 +213,7 @@ al_do_doctor(al_engine_t *e, al_request_t *r) {
   if (!t) return;
   t->flag = unknown;
   if ((rc = al_worker_open(&e->loop, &t->own))) {
-    al_err_set(&err, rc, "a worker thread could not be started");
+    al_err_set(&err, rc, "a worker thread could not be started: %s", uv_strerror(rc));
     al_engine_fail(e, r->id, &err);
     t->own = NULL;
     task_ended(t);

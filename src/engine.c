@@ -4,8 +4,12 @@
 #include "lane_life.h"
 #include "mem.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+#define LOOP_FDS 8 /* at most that many descriptors does a loop have at first */
 
 /* Theory of operation. JavaScript's thread appends requests to the inbox and wakes the loop; the loop thread answers
  * each with exactly one DONE or ERROR through opts.on_event. The event of that answer is allocated with the request and
@@ -255,6 +259,19 @@ fill_identity(al_engine_t *e) {
   return al_plat_ident(uv_os_getpid(), &e->self);
 }
 
+/* libuv (1.44 at least) forgets the first descriptor of a loop when it gets no second; so they are looked for before. */
+static int
+have_descriptors(void) {
+  int fds[LOOP_FDS], n = 0, rc = 0;
+  while (n < LOOP_FDS && !rc) {
+    fds[n] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fds[n] < 0) rc = -errno;
+    else n++;
+  }
+  while (n > 0) close(fds[--n]);
+  return rc;
+}
+
 int
 al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err) {
   al_engine_t *e = al_calloc(1, sizeof *e);
@@ -265,7 +282,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err) {
   int rc = fill_identity(e);
   if (rc || (rc = uv_mutex_init(&e->lock))) goto no_mutex;
   if ((rc = uv_cond_init(&e->ended_cond))) goto no_cond;
-  if ((rc = uv_loop_init(&e->loop))) goto no_loop;
+  if ((rc = have_descriptors()) || (rc = uv_loop_init(&e->loop))) goto no_loop;
   e->wake.data = e;
   if ((rc = uv_async_init(&e->loop, &e->wake, on_wake))) goto no_async;
   if ((rc = uv_thread_create(&e->thread, run_thread, e))) goto no_thread;

@@ -16,7 +16,7 @@ site_open(al_engine_t *e, const al_home_t *home, al_site_t **out, al_err_t *err)
   s->home = *home;
   int rc = al_worker_open(&e->loop, &s->io);
   if (!rc) rc = al_worker_open(&e->loop, &s->store);
-  if (rc) al_err_set(err, rc, "a worker thread could not be started");
+  if (rc) al_err_set(err, rc, "a worker thread could not be started: %s", uv_strerror(rc));
   else rc = al_registry_open(&e->loop, s->home.registry, &s->registry, err);
   if (rc) {
     if (s->io) al_worker_close(s->io, NULL, NULL);
