@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every allocation fails once, in an engine on stand-ins for Lima: requests, a lane's whole life, calls into it. */
+#include "engine_test.h"
+#include "frame.h"
+#include "oom_test.h"
+
+/* ---- requests without a lane ---- */
+
+typedef struct ask_s {
+  const char *op;
+  al_val_t *(*params)(void);
+  void (*whole)(const al_val_t *value); /* a good answer lacks nothing */
+  bool is_long;
+} ask_t;
+
+static al_val_t *
+with_home(void) {
+  return stage_map("home", stage.home, NULL);
+}
+
+static al_val_t *
+with_image(void) {
+  return stage_map("home", stage.home, "from", al_test_path(stage.dir, "image"), NULL);
+}
+
+static void
+is_errors(const al_val_t *v) {
+  assert_int_equal(v->kind, AL_LIST);
+  assert_true(v->len > 40);
+  for (size_t i = 0; i < v->len; i++) assert_int_equal(v->items[i]->len, 4);
+}
+
+static void
+is_rows(const al_val_t *v) {
+  assert_int_equal(v->kind, AL_LIST);
+  for (size_t i = 0; i < v->len; i++) assert_true(v->items[i]->len >= 8);
+}
+
+static void
+is_image(const al_val_t *v) {
+  assert_int_equal(v->len, 4);
+}
+
+static void
+is_report(const al_val_t *v) {
+  assert_int_equal(v->len, 2);
+  assert_true(al_val_get(v, "checks")->len >= 9);
+}
+
+static void
+is_reaped(const al_val_t *v) {
+  assert_int_equal(v->len, 2);
+  assert_int_equal(al_val_get(v, "reaped")->len, 0);
+}
+
+static int
+ask(void *data) {
+  const ask_t *a = data;
+  int rc = stage_open();
+
+  if (rc) return rc;
+  reply_t *r = stage_wait(stage_post(a->op, a->params()));
+  rc = r->err.code;
+  if (!rc) a->whole(r->value);
+  stage_close();
+  return rc;
+}
+
+static void
+test_oom_in_requests(void **state) {
+  (void) state;
+  static const ask_t asks[] = {{"errors", with_home, is_errors, false}, {"list", with_home, is_rows, false},
+    {"imageImport", with_image, is_image, false}, {"imageImport", with_image, is_image, false},
+    {"imageList", with_home, is_rows, false},
+    {"reap", with_home, is_reaped, false}, {"doctor", with_home, is_report, true}};
+  stage_make();
+  for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
+    int fds = stage_fds();
+    ask_t a = asks[i];
+    oom_each(a.op, ask, &a, a.is_long);
+    stage_clean(a.op, fds);
+  }
+  stage_remove();
+}
+
+/* ---- a lane ---- */
+
+/* One life on an engine of its own, up to `ready` and to its end. */
+static int
+live(void *data) {
+  int fds = stage_fds();
+  (void) data;
+
+  int rc = stage_open();
+  if (rc) return rc;
+  rc = stage_create(NULL);
+  int closed = rc ? 0 : stage_close_lane();
+  stage_close();
+  stage_clean("a lane's life", fds);
+  return rc ? rc : closed;
+}
+
+static void
+test_oom_in_a_lanes_life(void **state) {
+  (void) state;
+  stage_make();
+  oom_each("life", live, NULL, true);
+  stage_remove();
+}
+
+/* ---- calls into a lane ---- */
+
+static al_val_t *
+exec_params(const char *script, const char *mode) {
+  return stage_map("command", script, "mode", mode, "cwd", "/", NULL);
+}
+
+static int
+call_exec(void *data) {
+  const char *mode = data;
+  bool whole = strcmp(mode, "whole") == 0, lines = strcmp(mode, "lines") == 0;
+  al_val_t *p = exec_params("cat; echo two; echo three >&2; printf unfinished", mode);
+
+  stage.streamed = 0;
+  if (p && al_val_set(p, "stdin", al_val_text("one\n"))) {
+    al_val_free(p);
+    p = NULL;
+  }
+  reply_t *r = stage_ask("exec", p);
+  if (r->err.code) return r->err.code;
+  assert_int_equal(al_val_get(r->value, "exitCode")->i, 0);
+  if (whole) assert_int_equal(al_val_get(r->value, "stdout")->len, 18);
+  if (whole || lines) assert_int_equal(al_val_get(r->value, "stderr")->len, 6);
+  if (lines) assert_int_equal(stage.streamed, 19); /* the last one gets its line end */
+  if (!whole && !lines) assert_int_equal(stage.streamed, 24);
+  return 0;
+}
+
+static int
+call_copy_in(void *data) {
+  const char *to = strchr(data, '/') ? "work/file" : "work/tree";
+  return stage_ask("copyIn",
+    stage_map("hostPath", al_test_path(stage.dir, data), "guestPath", al_test_path(stage.dir, to), NULL))->err.code;
+}
+
+static int
+call_copy_out(void *data) {
+  struct stat st;
+  (void) data;
+  unlink(al_test_path(stage.dir, "out/file"));
+  int rc = stage_ask("copyOut",
+    stage_map("hostPath", al_test_path(stage.dir, "out/file"), "guestPath", al_test_path(stage.dir, "image/disk.qcow2"),
+      NULL))->err.code;
+  bool there = stat(al_test_path(stage.dir, "out/file"), &st) == 0;
+  /* Whole or not at all: an answer that could not be given is the only way to have both. */
+  if (!rc || there) assert_true(there && st.st_size == DISK_SIZE);
+  static const char *const known[] = {"file", NULL};
+  assert_int_equal(stage_count(al_test_path(stage.dir, "out"), known, NULL, 0), 0);
+  return rc;
+}
+
+static int
+call_ping(void *data) {
+  (void) data;
+  return stage_ask("ping", stage_map("x", "y", NULL))->err.code;
+}
+
+/* A command that is written to. */
+static int
+call_write(void *data) {
+  (void) data;
+  al_val_t *p = exec_params("cat", "stream");
+  if (p && al_val_set(p, "inputOpen", al_val_bool(true))) {
+    al_val_free(p);
+    p = NULL;
+  }
+  if (p && al_val_set(p, "lane", al_val_text(stage.name))) {
+    al_val_free(p);
+    p = NULL;
+  }
+  uint32_t id = stage_post("exec", p);
+  al_val_t *w = stage_map("exec", NULL, (int) id, "data", "hello", NULL);
+  if (w && al_val_set(w, "end", al_val_bool(true))) {
+    al_val_free(w);
+    w = NULL;
+  }
+  int written = stage_wait(stage_post("write", w))->err.code;
+  /* A write that failed has not ended the input: the command is cancelled, which may fail as well. */
+  for (int code = written; code && !stage.replies[id].done;)
+    code = stage_wait(stage_post("cancel", stage_map("exec", NULL, (int) id, NULL)))->err.code;
+  int rc = stage_wait(id)->err.code;
+  if (rc == -ENOMEM || rc == AL_ENO_MEMORY) return rc;
+  return written ? written == AL_EBAD_OPTION ? rc : written : rc;
+}
+
+/* A stream that was given up is remembered until the guest acknowledges what was sent, which it does now and then. */
+static void
+have_acknowledged(void) {
+  static char bytes[4 * AL_FRAME_MAX];
+  al_val_t *p = exec_params("cat >/dev/null", "whole");
+  assert_int_equal(al_val_set(p, "stdin", al_val_bytes(bytes, sizeof bytes)), 0);
+  assert_int_equal(stage_ask("exec", p)->err.code, 0);
+}
+
+/* The call, and the lane is as good as before. */
+typedef struct call_s {
+  int (*run)(void *data);
+  void *data;
+} call_t;
+
+static int
+call(void *data) {
+  const call_t *c = data;
+  int fds = stage_fds();
+  int rc = c->run(c->data);
+  stage_forget();
+  oom_pause();
+  for (uint64_t end = al_plat_mono_ms() + 5000; stage_fds() != fds && al_plat_mono_ms() < end;) usleep(1000);
+  assert_int_equal(stage_fds(), fds);
+  if (call_ping(NULL)) fail_msg("the lane did not survive");
+  if (rc) have_acknowledged();
+  stage_forget();
+  return rc;
+}
+
+static void
+test_oom_in_calls(void **state) {
+  (void) state;
+  call_t calls[] = {{call_exec, "whole"}, {call_exec, "lines"}, {call_exec, "stream"}, {call_copy_in, "image"},
+    {call_copy_in, "image/disk.qcow2"}, {call_copy_out, NULL}, {call_ping, NULL}, {call_write, NULL}};
+  static const char *const names[] = {"exec whole", "exec lines", "exec stream", "copy in a tree", "copy in a file",
+    "copy out", "ping", "write"};
+  stage_make();
+  int fds = stage_fds();
+  oom_begin(); /* from here on every block counts, since the lane stays */
+  assert_int_equal(stage_open(), 0);
+  assert_int_equal(stage_create(NULL), 0);
+  stage_forget();
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) oom_each_held(names[i], call, &calls[i]);
+  assert_int_equal(stage_close_lane(), 0);
+  stage_close();
+  oom_end();
+  stage_clean("calls", fds);
+  stage_remove();
+}
+
+int
+main(int argc, char **argv) {
+  int code;
+  if (stand_in(argc, argv, &code)) return code;
+  if (!stage_start()) return 0;
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_oom_in_requests),
+    cmocka_unit_test(test_oom_in_a_lanes_life),
+    cmocka_unit_test(test_oom_in_calls),
+  };
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
