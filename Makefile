@@ -103,6 +103,11 @@ $(PRE)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(WARN) $(HARDEN) -O2 -D_FORTIFY_SOURCE=2 -s -Isrc -o $@ $(WARDEN_SRC)
 
+# The other ends of scripts/bench, for this machine and for the guest of a lane on it.
+build/bench/flow: bench/flow.c src/frame.c src/frame.h
+	@mkdir -p $(@D)
+	$(AGENT_CC_$(shell uname -m)) $(AGENT_FLAGS) -o $@ bench/flow.c src/frame.c
+
 programs: prebuilds/guest/agent-x86_64 $(if $(shell command -v $(AGENT_CC_aarch64)),prebuilds/guest/agent-aarch64) $(PRE)/warden
 clean:
 	rm -rf build/core prebuilds
