@@ -8,6 +8,8 @@ export type Stdin = string | Uint8Array | NodeJS.ReadableStream;
 
 // A write carries at most this much, and more waiting in the engine than that holds the source up.
 const CHUNK = 256 * 1024;
+// Errors of a write after which the command would wait for ever.
+const LOST: ReadonlySet<string> = new Set(["NO_MEMORY", "IO_ERROR", "INTERNAL"]);
 // Up to here input goes along with the request.
 const WITH_REQUEST = 1024 * 1024;
 
@@ -26,15 +28,17 @@ export class Feed {
   #stopped = false;
   #failed: { readonly error: unknown } | undefined;
   #ended = false;
-  #wake: (() => void) | undefined;
-  readonly #onEvent = (): void => this.drain();
+  // Resolvers of what is waited for: room in the engine, or news of the source.
+  #room: (() => void) | undefined;
+  #news: (() => void) | undefined;
+  readonly #onEvent = (): void => this.#news?.();
   readonly #onEnd = (): void => {
     this.#ended = true;
-    this.drain();
+    this.#news?.();
   };
   readonly #onFailure = (error: unknown): void => {
     this.#failed ??= { error };
-    this.drain();
+    this.#news?.();
   };
   readonly #onClose = (): void => {
     if (!this.#ended) this.#onFailure(new Error("it was closed before its end"));
@@ -51,15 +55,15 @@ export class Feed {
     void this.#run();
   }
 
-  /** More input is welcome, or there is news of the source. */
+  /** More input is welcome. */
   drain(): void {
-    this.#wake?.();
-    this.#wake = undefined;
+    this.#room?.();
   }
 
   stop(): void {
     this.#stopped = true;
-    this.drain();
+    this.#room?.();
+    this.#news?.();
   }
 
   async #run(): Promise<void> {
@@ -86,7 +90,7 @@ export class Feed {
     for (const [name, listener] of Object.entries(listeners)) stream.on(name, listener);
     try {
       while (!this.#stopped) {
-        const news = new Promise<void>((resolve) => (this.#wake = resolve));
+        const news = new Promise<void>((resolve) => (this.#news = resolve));
         const chunk = stream.read() as unknown;
         if (chunk !== null) await this.#send(bytesOf(chunk));
         else if (this.#failed !== undefined) throw this.#failed.error;
@@ -104,15 +108,15 @@ export class Feed {
   }
 
   async #write(data: Uint8Array, end: boolean): Promise<void> {
-    const room = new Promise<void>((resolve) => (this.#wake = resolve));
+    const room = new Promise<void>((resolve) => (this.#room = resolve));
     try {
       const { queued } = await this.#engine.request<{ queued: number }>("write", { exec: this.#id, data, end });
       // Nothing of what was just written is queued: the command has closed its stdin, as in EPIPE.
       if (queued === 0 && data.length > 0) this.#stopped = true;
       if (queued > CHUNK && !this.#stopped) await room;
     } catch (error) {
-      // The command has ended: what is left goes nowhere, as with a local program. Anything else is ours.
-      if (!(error instanceof LaneError)) throw error;
+      // The command has ended: what is left goes nowhere, as with a local program. Anything else would leave it waiting.
+      if (!(error instanceof LaneError) || LOST.has(error.code)) throw error;
       this.#stopped = true;
     }
   }

@@ -132,7 +132,7 @@ void
 al__out_only_tail(al_out_t *o) {
   const al_buf_t *part = &o->split.part;
   if (o->keep == AL_KEEP_WHOLE && o->whole.len > 0) (void) al_tail_append(&o->tail, o->whole.data, o->whole.len);
-  if (o->keep == AL_KEEP_LINES && part->len > 0) (void) tail_line(o, part->data, part->len);
+  if (o->keep == AL_KEEP_LINES && (part->len > 0 || o->any)) (void) tail_line(o, part->data, part->len);
   al_buf_deinit(&o->whole);
   al_lines_deinit(&o->split);
   o->handed = 0;
