@@ -131,7 +131,7 @@ function checkSignal(signal: unknown): void {
     throw badOption("signal must be an AbortSignal");
 }
 
-function checkExec(command: unknown, o: ExecOptions): void {
+export function checkExec(command: unknown, o: ExecOptions): void {
   checkText("command", command);
   checkCwd(o.cwd);
   checkInput(o.stdin);
@@ -214,7 +214,7 @@ function aborted(signal: AbortSignal): Pick<LaneErrorFields, "code" | "message" 
   return { code: "ABORTED", message, cure: "The caller cancelled the operation.", cause: signal.reason };
 }
 
-function requestOf(
+export function requestOf(
   lane: { readonly name: string; readonly worktreePath: string },
   command: string,
   o: ExecOptions,

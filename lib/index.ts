@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the package exports, and nothing else.
+export { createLane, type CreateLaneOptions } from "./create.js";
 export { lima } from "./provider.js";
 export { LaneError, type LaneErrorCode } from "./errors.js";
+export type { ExecLimits, ExecOptions, ExecResult } from "./exec.js";
+export type { InteractiveOptions } from "./interactive.js";
+export type { LinesOptions } from "./iterate.js";
+export type { Lane } from "./lane.js";
 export type { LimaOptions } from "./options.js";
+export type { LaneProcess, ProcessEnd, SpawnOptions } from "./process.js";
 export type {
   LaneCloseFailedEvent,
   LaneEvent,

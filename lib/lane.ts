@@ -6,7 +6,9 @@ import { asLaneError, badOption, LaneError } from "./errors.js";
 import { tell } from "./events.js";
 import { checkCwd, checkText, runExec, type ExecOptions, type ExecResult } from "./exec.js";
 import { interact, type InteractiveOptions } from "./interactive.js";
+import { iterateLines, type LinesOptions } from "./iterate.js";
 import type { ResolvedOptions } from "./options.js";
+import { LaneProcess, type SpawnOptions } from "./process.js";
 
 /** The engine's answer to a create. */
 export interface NativeLane {
@@ -75,6 +77,23 @@ export class Lane {
       options,
       () => this.closed,
     );
+  }
+
+  /**
+   * Starts a program (an array: its name and arguments) or `sh -c` (a text), with Node's streams. Throws what is wrong
+   * with the arguments, and LANE_CLOSED.
+   */
+  spawn(command: string | readonly string[], options: SpawnOptions = {}): LaneProcess {
+    return new LaneProcess(this.#open("spawn"), this, command, options);
+  }
+
+  /**
+   * The lines of stdout of `sh -c command`, one by one: the command goes on only as fast as the loop. Leaving the loop
+   * ends the command and everything it started. A status other than 0 is thrown after the last line, as COMMAND_FAILED
+   * with `exitCode` and `stderr`, unless `check: false`.
+   */
+  lines(command: string, options: LinesOptions = {}): AsyncGenerator<string, void, undefined> {
+    return iterateLines(this.#open("lines"), this, command, options);
   }
 
   /**

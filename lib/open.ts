@@ -21,6 +21,8 @@ interface OpenOptions {
   readonly env?: Readonly<Record<string, string>> | undefined;
   /** Whether a lane that never sees Sandcastle's sync-in counts as lost. */
   readonly syncInWatchdog?: boolean;
+  /** How long to wait for a place; the start timeout then counts from there. Default: inside the start timeout. */
+  readonly queueTimeoutSeconds?: number | undefined;
   readonly engine?: Engine;
 }
 
@@ -30,11 +32,11 @@ interface OpenOptions {
  */
 export async function openLane(
   options: ResolvedOptions,
-  { env = {}, syncInWatchdog = false, engine = sharedEngine() }: OpenOptions = {},
+  { env = {}, syncInWatchdog = false, queueTimeoutSeconds, engine = sharedEngine() }: OpenOptions = {},
 ): Promise<Lane> {
   checkEnv(env, "env");
   const { onEvent, env: ownEnv, copyOutRoot: _root, ...rest } = options;
-  if (options.startTimeoutSeconds > START_TIMEOUT_ADVISED) {
+  if (syncInWatchdog && options.startTimeoutSeconds > START_TIMEOUT_ADVISED) {
     const asked = `startTimeoutSeconds ${options.startTimeoutSeconds}`;
     const message = `${asked}: Sandcastle gives up after 120 s and then forgets the lane`;
     tell(onEvent, { type: "warning", option: "startTimeoutSeconds", message });
@@ -55,7 +57,12 @@ export async function openLane(
   try {
     const request = engine.start<NativeLane>(
       "create",
-      { ...rest, env: { ...ownEnv, ...env }, syncInTimeoutSeconds: syncInWatchdog ? options.syncInTimeoutSeconds : 0 },
+      {
+        ...rest,
+        env: { ...ownEnv, ...env },
+        syncInTimeoutSeconds: syncInWatchdog ? options.syncInTimeoutSeconds : 0,
+        queueTimeoutSeconds,
+      },
       { onLane },
     );
     id = request.id;

@@ -53,7 +53,8 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * unless it returns -ENOMEM, when nothing does.
  *
  * op            params -> value
- * create        home?, limactlPath?, allowUnknownLima?, cpus, memoryGiB, diskGiB, timeoutMinutes, startTimeoutSeconds, syncInTimeoutSeconds (0 = none), maxConcurrentVms, image?, network,
+ * create        home?, limactlPath?, allowUnknownLima?, cpus, memoryGiB, diskGiB, timeoutMinutes, startTimeoutSeconds, syncInTimeoutSeconds (0 = none),
+ *               queueTimeoutSeconds (0 = inside the start timeout), maxConcurrentVms, image?, network,
  *               accelerator, guestSudo, worktreePath, env {NAME: text}  ->  {lane, worktreePath, home, dir, pid, …}
  * exec          lane, command | argv [..], cwd?, sudo?, env? {}, stdin? bytes, inputOpen?, mode: "whole" | "lines" | "stream"
  *               -> {exitCode, signal, stdout bytes, stderr bytes, stdoutDropped, stderrDropped, spawnNs}

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission: takes a ticket and waits, in order, for one of the places for VMs; the lane's life begins with it. */
 #include "lane_life.h"
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #define RESERVE_MS 45000 /* a place is taken only while a boot can still be expected to finish in time */
@@ -30,6 +32,30 @@ sweep(al_lane_t *lane) {
   al_reaper_sweep(site, lane->driver, swept, site);
 }
 
+/* Says who is waited for, whenever that changes. */
+static void
+tell_holders(al_lane_t *lane) {
+  if (strcmp(lane->told, lane->holders) == 0) return;
+  memcpy(lane->told, lane->holders, sizeof lane->told);
+  char text[sizeof lane->holders + 80];
+  snprintf(text, sizeof text, "waiting for one of %d places; open: %s", lane->max_vms, lane->holders);
+  al_lane_emit(lane, "queued", text);
+}
+
+/* Whether the wait for a place is over; then `busy` says so. */
+static bool
+waited_enough(const al_lane_t *lane, al_err_t *busy) {
+  int64_t half = (int64_t) lane->start_timeout_s * 500;
+  bool queued = lane->queue_timeout_s > 0;
+  int64_t reserve = half < RESERVE_MS ? half : RESERVE_MS;
+  if (queued ? al_plat_mono_ms() < lane->queue_end_ms : al_lane_left_ms(lane) >= reserve) return false;
+  al_err_set(busy, AL_EBUSY,
+    "no place for another VM within %s (%d): maxConcurrentVms is %d and these are open: %.400s",
+    queued ? "queueTimeoutSeconds" : "startTimeoutSeconds", queued ? lane->queue_timeout_s : lane->start_timeout_s,
+    lane->max_vms, lane->holders[0] ? lane->holders : "earlier waiters");
+  return true;
+}
+
 static void
 admitted(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
@@ -42,6 +68,10 @@ admitted(void *data, int status, const al_err_t *err) {
     lane->ticket = 0;
     lane->state = AL_LANE_REGISTERED;
     lane->spec.row = lane->row.id;
+    if (lane->queue_timeout_s > 0) { /* the start counts from here */
+      lane->deadline_ms = al_plat_mono_ms() + (uint64_t) lane->start_timeout_s * 1000;
+      al_lane_watch_start(lane);
+    }
     al_lane_watch_life(lane);
     if (lane->cause.code) al_lane_event(lane, AL_LANE_ON_CLOSE, &lane->cause, "ended while it was admitted");
     else al_lane_event(lane, AL_LANE_ON_START, NULL, NULL);
@@ -51,15 +81,12 @@ admitted(void *data, int status, const al_err_t *err) {
     al_lane_give_up(lane, &lane->cause);
     return;
   }
-  int64_t half = (int64_t) lane->start_timeout_s * 500;
-  if (al_lane_left_ms(lane) < (half < RESERVE_MS ? half : RESERVE_MS)) {
-    al_err_t busy = { 0 };
-    al_err_set(&busy, AL_EBUSY,
-      "no place for another VM within startTimeoutSeconds (%d): maxConcurrentVms is %d and these are open: %.400s",
-      lane->start_timeout_s, lane->max_vms, lane->holders[0] ? lane->holders : "earlier waiters");
+  al_err_t busy = { 0 };
+  if (waited_enough(lane, &busy)) {
     al_lane_give_up(lane, &busy);
     return;
   }
+  tell_holders(lane);
   sweep(lane);
   uv_timer_start(&lane->retry_timer, on_retry, POLL_MS, 0);
 }
@@ -75,6 +102,10 @@ al_lane_admit(al_lane_t *lane) {
   lane->step = "admission";
   lane->step_busy = true;
   if (first) al_lane_emit(lane, "queued", NULL);
+  if (first && lane->queue_timeout_s > 0) {
+    uv_timer_stop(&lane->start_timer); /* the wait has an end of its own */
+    lane->queue_end_ms = al_plat_mono_ms() + (uint64_t) lane->queue_timeout_s * 1000;
+  }
   al_registry_admit(&lane->site->registry, &lane->row, lane->max_vms, &lane->ticket, lane->holders,
     sizeof lane->holders, admitted, lane);
 }

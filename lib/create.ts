@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// createLane(): a lane for programs that do without Sandcastle, such as test suites.
+import { badOption } from "./errors.js";
+import type { Lane } from "./lane.js";
+import { openLane } from "./open.js";
+import { resolveOptions, type LimaOptions } from "./options.js";
+import { integer } from "./rules.js";
+
+/** Options of `createLane()`: those of `lima()`, without the one that is about Sandcastle's sync-in. */
+export interface CreateLaneOptions extends Omit<LimaOptions, "syncInTimeoutSeconds"> {
+  /**
+   * How long to wait for a place, in seconds, before BUSY; `startTimeoutSeconds` then counts from the place taken.
+   * Integer 1–86400. Default: waiting counts inside `startTimeoutSeconds`.
+   */
+  readonly queueTimeoutSeconds?: number | undefined;
+}
+
+const queueTime = integer(1, 86400);
+
+/**
+ * Starts a lane and resolves when it can be used. Close it, or let `await using` do that.
+ *
+ * ```ts
+ * await using lane = await createLane({ cpus: 2, memoryGiB: 2, queueTimeoutSeconds: 600 });
+ * const { stdout } = await lane.exec("uname -r");
+ * ```
+ *
+ * Rejects with a LaneError after everything of the lane has been removed again.
+ */
+export async function createLane(options: CreateLaneOptions = {}): Promise<Lane> {
+  if (typeof options !== "object" || options === null || Array.isArray(options))
+    throw badOption("the options of createLane() must be an object");
+  const { queueTimeoutSeconds, ...rest } = options;
+  if (queueTimeoutSeconds !== undefined) queueTime.check("option queueTimeoutSeconds", queueTimeoutSeconds);
+  if ("syncInTimeoutSeconds" in rest)
+    throw badOption("option syncInTimeoutSeconds is about Sandcastle: createLane() has no sync-in to wait for");
+  return openLane(resolveOptions(rest), { queueTimeoutSeconds });
+}
