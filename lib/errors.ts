@@ -70,10 +70,6 @@ export const OWN_ERRORS = {
     meaning: "A command whose lines were read to the end had a status other than 0.",
     cure: "See the error's stderr and exitCode; with check: false the status is not looked at.",
   },
-  COMMAND_FAILED: {
-    meaning: "A command whose lines were read to the end had a status other than 0.",
-    cure: "See the error's stderr and exitCode; with check: false the status is not looked at.",
-  },
   NATIVE_LOAD_FAILED: {
     meaning: "The addon is not in the package, or Node could not load it.",
     cure: "Follow the error's own cure, which fits the cause; mostly: install the package again on this machine.",

@@ -80,7 +80,6 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
     || (rc = al_val_get_int(p, "startTimeoutSeconds", 110, 5, 600, &start, err))
     || (rc = al_val_get_int(p, "syncInTimeoutSeconds", 0, 0, 3600, &sync, err))
     || (rc = al_val_get_int(p, "queueTimeoutSeconds", 0, 0, 86400, &queue, err))
-    || (rc = al_val_get_int(p, "queueTimeoutSeconds", 0, 0, 86400, &queue, err))
     || (rc = al_val_get_int(p, "maxConcurrentVms", 2, 1, 32, &vms, err))
     || (rc = al_val_get_int(p, "maxCopyOutBytes", AL_COPY_OUT_MAX, 1, 4ll << 30, &out, err))
     || (rc = al_val_get_int(p, "maxBufferedBytes", AL_BUFFERED_MAX, AL_BUFFERED_LEAST, AL_BUFFERED_MOST, &buffered,
@@ -93,7 +92,6 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   lane->timeout_minutes = (int) minutes;
   lane->start_timeout_s = (int) start;
   lane->sync_in_s = (int) sync;
-  lane->queue_timeout_s = (int) queue;
   lane->queue_timeout_s = (int) queue;
   lane->max_vms = (int) vms;
   lane->max_copy_out = (uint64_t) out;
