@@ -122,6 +122,11 @@ check_file(const char *path, al_err_t *err) {
   if (st.st_mode & 077)
     return al_err_set(
       err, -EPERM, "The registry %s is open to others (mode %o instead of 600).", path, (unsigned) st.st_mode & 07777);
+  /* Asked here since SQLite would name the shared-memory file that it could not make as missing. */
+  if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS)) {
+    int e = errno;
+    return al_err_set(err, -e, "The registry %s cannot be written: %s.", path, strerror(e));
+  }
   return 0;
 }
 
