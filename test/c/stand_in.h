@@ -112,11 +112,12 @@ stand_in_start(const char *self, const char *name) {
     _exit(127);
   }
   close(fds[1]);
-  if (pid < 0 || read(fds[0], &port, sizeof port) != sizeof port) return stand_in_fatal("QEMU did not start");
+  if (pid < 0 || read(fds[0], &port, sizeof port) != sizeof port)
+    return stand_in_fatal("QEMU did not start: No space left on device"); /* it writes nothing but its pid */
   FILE *f = fopen(log, "we");
-  if (!f) return stand_in_fatal("no log");
+  if (!f) return stand_in_fatal(strerror(errno));
   fprintf(f, "{\"time\":\"2026-01-01T00:00:00Z\",\"status\":{\"sshLocalPort\":%u}}\n", port);
-  return fclose(f) ? stand_in_fatal("the log cannot be written") : 0;
+  return fclose(f) ? stand_in_fatal(strerror(errno)) : 0;
 }
 
 /* A port with a banner, as QEMU has for a guest's sshd. The port goes to the descriptor of argv[3]. */
@@ -158,7 +159,7 @@ stand_in_shell(const char *name, const char *script) {
   snprintf(path, sizeof path, "%s/%s/proof", getenv("LIMA_HOME"), name);
   const char *proof = stand_in_value(yaml, "content", 0);
   FILE *f = fopen(path, "we");
-  if (!f || fprintf(f, "%.64s", proof + 1) < 0 || fclose(f)) return stand_in_fatal("no proof");
+  if (!f || fprintf(f, "%.64s", proof + 1) < 0 || fclose(f)) return stand_in_fatal(strerror(errno));
   printf("\n%s\n", token);
   fflush(stdout);
   snprintf(fd_path, sizeof fd_path, "/proc/self/fd/%d", fd);
@@ -181,13 +182,15 @@ stand_in_limactl(int argc, char **argv) {
   char path[1024];
   snprintf(path, sizeof path, "%s/_config/networks.yaml", getenv("LIMA_HOME"));
   FILE *f = fopen(path, "we");
-  return !f || fputs("networks: {}\n", f) < 0 || fclose(f) ? stand_in_fatal("networks.yaml cannot be written") : 0;
+  return !f || fputs("networks: {}\n", f) < 0 || fclose(f) ? stand_in_fatal(strerror(errno)) : 0;
 }
 
 AL_TEST_FN int
 stand_in_file(const char *path, const char *text) {
   FILE *f = fopen(path, "we");
-  return !f || fputs(text, f) < 0 || fclose(f);
+  if (f && fputs(text, f) >= 0 && fclose(f) == 0) return 0;
+  fprintf(stderr, "%s: %s\n", path, strerror(errno));
+  return 1;
 }
 
 /* First thing in main: true when this process is one of the stand-ins; then *code is what main returns. */

@@ -229,7 +229,7 @@ int
 main(int argc, char **argv) {
   int code;
   if (stand_in(argc, argv, &code)) return code;
-  if (!stage_start()) return 0;
+  if (!stage_start()) return 1;
   getrlimit(RLIMIT_NOFILE, &usual);
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_exhaust_descriptors),

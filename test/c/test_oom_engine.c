@@ -248,7 +248,7 @@ int
 main(int argc, char **argv) {
   int code;
   if (stand_in(argc, argv, &code)) return code;
-  if (!stage_start()) return 0;
+  if (!stage_start()) return 1;
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_oom_in_requests),
     cmocka_unit_test(test_oom_in_a_lanes_life),
