@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The README's example without Sandcastle is the file in examples/, and it runs, on the real lane agent.
+import { mkdirSync, readFileSync, writeFileSync, chownSync, chmodSync } from "node:fs";
+import { join } from "node:path";
+import { expect, it } from "vitest";
+import { stages } from "./support/stages.js";
+
+const root = join(import.meta.dirname, "..", "..");
+const example = readFileSync(join(root, "examples/without-sandcastle/suite.mjs"), "utf8");
+const body = /\/\/ README: from here\n([^]*)\/\/ README: to here/.exec(example)?.[1] ?? "no marks";
+const stage = stages();
+
+it("the README shows the example as it is", () => {
+  expect(readFileSync(join(root, "README.md"), "utf8")).toContain(body);
+});
+
+it("runs", async () => {
+  const s = stage({ guest: "agent" });
+  const files: Record<string, string> = {
+    "service.sh": "read -r word; echo pong to $word; exec sleep 60",
+    "run-tests.sh": "echo 1 ok; echo 2 not ok; echo all of it >report.txt; echo one failed >&2; exit 1",
+  };
+  mkdirSync(join(s.dir, "tree", "suite"), { recursive: true });
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(s.dir, "tree", "suite", name), `${text}\n`);
+  mkdirSync(join(s.dir, "tree", "out"));
+  chmodSync(join(s.dir, "tree", "out"), 0o777);
+  if (process.getuid?.() === 0) chownSync(join(s.dir, "tree", "out"), 65534, 65534);
+  const code = body.replace("network: \"none\", ", "").replace("createLane({", "createLane({ ...OPTIONS,");
+  const r = await s.run(`
+    import { resolve } from "node:path";
+    const { createLane } = await import(PACKAGE);
+    process.chdir(${JSON.stringify(join(s.dir, "tree"))});
+    const said = [];
+    console.log = (...words) => said.push(words.join(" "));
+    ${code}
+    process.stdout.write(JSON.stringify(["said", said]) + "\\n");`);
+  expect(r.err).toBe("");
+  expect(r.said["said"]).toEqual([
+    "0 Linux run-tests.sh service.sh",
+    "service: pong to ping",
+    "suite: 1 ok",
+    "suite: 2 not ok",
+    "COMMAND_FAILED 1 one failed",
+  ]);
+  expect(readFileSync(join(s.dir, "tree", "out", "report.txt"), "utf8")).toBe("all of it\n");
+  expect(s.left()).toEqual([]);
+});
