@@ -46,6 +46,7 @@ typedef struct call_s {
   int64_t id;
   int from, to;
   char reason[256];
+  char start[24]; /* of an identity that is bound */
   /* list */
   bool all;
   al_lane_row_t *rows;
@@ -81,14 +82,14 @@ run_to_end(call_t *c, sqlite3 *sql, sqlite3_stmt *st, const char *what) {
   return rc == SQLITE_DONE || rc == SQLITE_ROW ? 0 : al_db_error(sql, rc, what, &c->job.err);
 }
 
+/* All texts are bound as they stand until the statement is done: a copy that failed would be written as nothing. */
 static void
-bind_ident(sqlite3_stmt *st, int at, const al_ident_t *id) {
-  char start[24];
-  snprintf(start, sizeof start, "%" PRIu64, id->start);
+bind_ident(call_t *c, sqlite3_stmt *st, int at, const al_ident_t *id) {
+  snprintf(c->start, sizeof c->start, "%" PRIu64, id->start);
   sqlite3_bind_int64(st, at, id->pid);
-  sqlite3_bind_text(st, at + 1, start, -1, SQLITE_TRANSIENT);
-  sqlite3_bind_text(st, at + 2, id->boot, -1, SQLITE_TRANSIENT);
-  sqlite3_bind_text(st, at + 3, id->exe, -1, SQLITE_TRANSIENT);
+  sqlite3_bind_text(st, at + 1, c->start, -1, SQLITE_STATIC);
+  sqlite3_bind_text(st, at + 2, id->boot, -1, SQLITE_STATIC);
+  sqlite3_bind_text(st, at + 3, id->exe, -1, SQLITE_STATIC);
 }
 
 static const char *
@@ -136,7 +137,7 @@ add_history(call_t *c, sqlite3 *sql, int64_t id, const char *from, const char *t
   sqlite3_bind_int64(st, 2, now_ms());
   sqlite3_bind_text(st, 3, from, -1, SQLITE_STATIC);
   sqlite3_bind_text(st, 4, to, -1, SQLITE_STATIC);
-  sqlite3_bind_text(st, 5, reason, -1, SQLITE_TRANSIENT);
+  sqlite3_bind_text(st, 5, reason, -1, SQLITE_STATIC);
   return run_to_end(c, sql, st, "write history");
 }
 
@@ -221,7 +222,7 @@ take_ticket(call_t *c, sqlite3 *sql) {
   sqlite3_stmt *st;
   int rc = prepare(c, sql, "INSERT INTO waiters (pid, start, boot, exe, since_s) VALUES (?, ?, ?, ?, ?)", &st);
   if (rc) return rc;
-  bind_ident(st, 1, &c->row->owner);
+  bind_ident(c, st, 1, &c->row->owner);
   sqlite3_bind_int64(st, 5, now_ms() / 1000);
   if ((rc = run_to_end(c, sql, st, "join the queue"))) return rc;
   *c->ticket = sqlite3_last_insert_rowid(sql);
@@ -259,7 +260,7 @@ insert_lane(call_t *c, sqlite3 *sql) {
     &st);
   if (rc) return rc;
   sqlite3_bind_text(st, 1, row->name, -1, SQLITE_STATIC);
-  bind_ident(st, 2, &row->owner);
+  bind_ident(c, st, 2, &row->owner);
   sqlite3_bind_text(st, 6, row->owner_env, -1, SQLITE_STATIC);
   sqlite3_bind_int64(st, 7, row->created_s);
   sqlite3_bind_int64(st, 8, row->expires_s);
@@ -341,7 +342,8 @@ read_state(call_t *c, sqlite3 *sql, int *state) {
   sqlite3_bind_int64(st, 1, c->id);
   rc = sqlite3_step(st);
   *state = rc == SQLITE_ROW ? al_lane_state_from_name(column(st, 0)) : -1;
-  sqlite3_finalize(st);
+  int end = sqlite3_finalize(st); /* of a column that could not be read */
+  if (rc == SQLITE_ROW && end) rc = end;
   if (rc == SQLITE_DONE)
     return al_err_set(&c->job.err, AL_ENO_SUCH_LANE, "lane %" PRId64 " is not in the registry", c->id);
   return rc == SQLITE_ROW ? 0 : al_db_error(sql, rc, "read a lane", &c->job.err);
