@@ -69,19 +69,24 @@ oom_each_held(const char *what, int (*scenario)(void *data), void *data) {
   fflush(stdout);
 }
 
+AL_TEST_FN bool
+oom_all(void) {
+  const char *which = getenv("AL_OOM");
+  return which && strcmp(which, "all") == 0;
+}
+
 /* Each allocation in turn; of a long scenario about OOM_STEPS, every so many of them, unless AL_OOM=all. */
 AL_TEST_FN void
 oom_each(const char *what, int (*scenario)(void *data), void *data, bool is_long) {
   long n = 0, tried = 0, stride = 1, begin;
   uint64_t started = al_plat_mono_ms();
-  const char *which = getenv("AL_OOM");
 
   oom_begin();
   atomic_store(&al_test_oom_left, begin = 1L << 40);
   int rc = scenario(data);
   long total = begin - atomic_load(&al_test_oom_left);
   if (rc) fail_msg("%s: %s without any failure", what, al_err_name(rc));
-  if (is_long && (!which || strcmp(which, "all"))) stride = total / OOM_STEPS + 1;
+  if (is_long && !oom_all()) stride = total / OOM_STEPS + 1;
   for (; oom_once(what, scenario, data, n); n += stride) tried++;
   oom_end();
   assert_true(tried > 0);

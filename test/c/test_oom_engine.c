@@ -3,6 +3,8 @@
 #include "engine_test.h"
 #include "frame.h"
 #include "oom_test.h"
+#include "registry.h"
+#include <malloc.h>
 
 /* ---- requests without a lane ---- */
 
@@ -244,15 +246,166 @@ test_oom_in_calls(void **state) {
   stage_remove();
 }
 
+/* ---- SQLite's own allocations ---- */
+
+static atomic_long sql_left = -1, sql_live;
+static atomic_bool sql_hit;
+
+static bool
+sql_fails(void) {
+  if (atomic_load(&sql_left) < 0 || atomic_fetch_sub(&sql_left, 1) != 0) return false;
+  atomic_store(&sql_hit, true);
+  return true;
+}
+
+static void *
+sql_malloc(int n) {
+  void *p = sql_fails() ? NULL : malloc((size_t) n);
+  if (p) atomic_fetch_add(&sql_live, 1);
+  return p;
+}
+
+static void
+sql_free(void *p) {
+  if (p) atomic_fetch_sub(&sql_live, 1);
+  free(p);
+}
+
+static void *
+sql_realloc(void *p, int n) {
+  return sql_fails() ? NULL : realloc(p, (size_t) n);
+}
+
+static int
+sql_size(void *p) {
+  return (int) malloc_usable_size(p);
+}
+
+static int
+sql_roundup(int n) {
+  return (n + 7) & ~7;
+}
+
+static int
+sql_init(void *unused) {
+  (void) unused;
+  return SQLITE_OK;
+}
+
+static void
+sql_shutdown(void *unused) {
+  (void) unused;
+}
+
+typedef struct step_s {
+  uv_loop_t *loop;
+  bool done;
+  int status;
+} step_t;
+
+static void
+on_step(void *data, int status, const al_err_t *err) {
+  step_t *s = data;
+  if (status) assert_true(err->msg[0]);
+  s->status = status;
+  s->done = true;
+}
+
+static void
+on_rows(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count) {
+  on_step(data, status, err);
+  if (status) return;
+  assert_int_equal(count, 1);
+  assert_int_equal(rows->state, AL_LANE_CLOSED);
+  assert_string_equal(rows->name, "agent-lane-0123abcd-0123abcd");
+  assert_string_equal(rows->reason, "z");
+  assert_int_equal(rows->owner.pid, getpid());
+  assert_string_equal(rows->network, "none");
+}
+
+static void
+forget_lanes(const char *path) {
+  sqlite3 *db = NULL;
+  assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+  assert_int_equal(sqlite3_exec(db, "DELETE FROM history; DELETE FROM waiters; DELETE FROM lanes", NULL, NULL, NULL),
+    SQLITE_OK);
+  sqlite3_close(db);
+}
+
+/* One lane's rows from the first to the last, in a home whose registry is there or not. */
+static int
+keep_rows(void *data) {
+  char path[200];
+  uv_loop_t loop;
+  al_registry_t r = {0};
+  al_err_t err = {0};
+  al_lane_row_t row = {.name = "agent-lane-0123abcd-0123abcd", .owner_env = "e", .image = "i", .network = "none"};
+  snprintf(path, sizeof path, "%s/%s", stage.dir, (const char *) data);
+  assert_int_equal(al_plat_ident(getpid(), &row.owner), 0);
+  uv_loop_init(&loop);
+  int rc = al_registry_open(&loop, path, &r, &err);
+  if (rc) {
+    assert_true(err.msg[0]);
+  } else {
+    step_t s = {.loop = &loop};
+    char holders[256];
+    int64_t ticket = 0;
+#define STEP(call) (s.done = false, call, al_test_until(&loop, &s.done, 20000), s.status)
+    rc = STEP(al_registry_admit(&r, &row, 9, &ticket, holders, sizeof holders, on_step, &s));
+    if (!rc) rc = STEP(al_registry_move(&r, row.id, AL_LANE_REGISTERED, AL_LANE_CREATING, "x", on_step, &s));
+    if (!rc) rc = STEP(al_registry_claim_close(&r, row.id, "y", on_step, &s));
+    if (!rc) rc = STEP(al_registry_move(&r, row.id, AL_LANE_CLOSING, AL_LANE_CLOSED, "z", on_step, &s));
+    if (!rc) rc = STEP(al_registry_list(&r, true, on_rows, &s));
+#undef STEP
+    al_registry_close(&r, NULL, NULL);
+  }
+  al_test_loop_close(&loop);
+  atomic_store(&sql_left, -1);
+  return rc;
+}
+
+static void
+test_oom_in_sqlite(void **state) {
+  (void) state;
+  static const char *const files[] = {"old.db", "new.db"};
+  long stride = oom_all() ? 1 : 31;
+  stage_make();
+  assert_int_equal(keep_rows((void *) (uintptr_t) "old.db"), 0);
+  for (int i = 0; i < 2; i++) {
+    long n = 0;
+    for (bool more = true; more; n += stride) {
+      long before = atomic_load(&sql_live);
+      char name[32];
+      snprintf(name, sizeof name, "%s", files[i]);
+      if (i == 1) unlink(al_test_path(stage.dir, "new.db"));
+      /* One lane of a name: the one of the last round goes. */
+      forget_lanes(al_test_path(stage.dir, "old.db"));
+      atomic_store(&sql_hit, false);
+      atomic_store(&sql_left, n);
+      int rc = keep_rows(name);
+      more = atomic_load(&sql_hit);
+      if (!(rc == 0 || (more && rc == -ENOMEM)) || atomic_load(&sql_live) > before)
+        fail_msg("%s, SQLite's allocation %ld: %s (%d), %ld blocks more", name, n, al_err_name(rc), rc,
+          atomic_load(&sql_live) - before);
+    }
+    printf("%s: %ld allocations of SQLite\n", files[i], n);
+  }
+  stage_remove();
+}
+
 int
 main(int argc, char **argv) {
   int code;
   if (stand_in(argc, argv, &code)) return code;
   if (!stage_start()) return 1;
+  static const sqlite3_mem_methods methods = {
+    sql_malloc, sql_free, sql_realloc, sql_size, sql_roundup, sql_init, sql_shutdown, NULL};
+  if (sqlite3_config(SQLITE_CONFIG_MALLOC, &methods) != SQLITE_OK) return 1;
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_oom_in_requests),
     cmocka_unit_test(test_oom_in_a_lanes_life),
     cmocka_unit_test(test_oom_in_calls),
+    cmocka_unit_test(test_oom_in_sqlite),
   };
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, NULL, NULL);
