@@ -235,6 +235,8 @@ void
 al_stream_close_fd(al_slot_t *s, int sub);
 void
 al_stream_finish(al_slot_t *s, uint32_t kind, uint32_t value, const char *text);
+void
+al_stream_init(void);
 uint8_t *
 al_stream_area(const al_slot_t *s); /* AL_OPEN_MAX + 8 bytes */
 

@@ -17,6 +17,12 @@ _Static_assert(AL_WINDOW_DEFAULT <= AL_OPEN_MAX, "one area serves the open reque
 static uint8_t areas[AL_STREAMS_MAX][AREA_SIZE] __attribute__((aligned(4096)));
 static bool area_dirty[AL_STREAMS_MAX];
 
+void
+al_stream_init(void) {
+  /* Else the first byte of an area takes two megabytes, and giving a part back does not return the rest. */
+  (void) madvise(areas, sizeof(areas), MADV_NOHUGEPAGE);
+}
+
 static size_t
 index_of(const al_slot_t *s) {
   return (size_t) (s - al_agent.slots);
