@@ -60,6 +60,41 @@ describe("a program of the guest on the caller's terminal", () => {
   });
 });
 
+describe("a full-screen program under tmux", () => {
+  it("draws, follows the window, takes keys, and leaves the screen as it was", async () => {
+    const { said } = await run(`
+      const { execFileSync } = await import("node:child_process");
+      const { writeFileSync } = await import("node:fs");
+      const tmux = (...args) => execFileSync("tmux", ["-f", "/dev/null", "-L", "al-" + process.pid, ...args], { encoding: "utf8", timeout: 20000, env: { ...process.env, SHELL: "/bin/sh", LANG: "C.UTF-8" } });
+      const screen = () => tmux("capture-pane", "-p", "-t", "s");
+      const shows = (what) => until(() => what + " on " + screen(), () => what.test(screen()));
+      writeFileSync(WT + "/session.mjs", inner(${JSON.stringify(`const COMMAND = "seq -f 'line %g' 500 >text; exec less -M text"; ${SESSION} const r = await call; console.log("status " + r.exitCode); await lane.close();`)}).at(-1));
+      tmux("new-session", "-d", "-s", "s", "-x", "60", "-y", "12", "sh");
+      try {
+        tmux("send-keys", "-t", "s", "echo be''fore; stty -g >settings; '" + process.execPath + "' " + WT + "/session.mjs; stty -g >settings.after; echo do''ne", "Enter");
+        await shows(/^line 1\\n(line \\d+\\n){10}text lines 1-11\\/500/);
+        tmux("send-keys", "-t", "s", "G");
+        await shows(/^line 490\\n[^]*line 500\\n/);
+        tmux("resize-window", "-t", "s", "-x", "44", "-y", "7");
+        await shows(/^(line \\d+\\n){6}[^\\n]+\\n*$/); // six lines and the prompt
+        tmux("send-keys", "-t", "s", "G");
+        await shows(/^line 495\\n(line \\d+\\n){5}/);
+        tmux("send-keys", "-t", "s", "g");
+        await shows(/^line 1\\n(line \\d+\\n){5}text lines 1-6/);
+        report("program", screen());
+        tmux("send-keys", "-t", "s", "q");
+        await shows(/status 0\\ndone/);
+        const { readFileSync } = await import("node:fs");
+        report("same", readFileSync(WT + "/settings", "utf8") === readFileSync(WT + "/settings.after", "utf8"));
+        report("screen", screen());
+      } finally { tmux("kill-server"); }
+    `);
+    expect(said["program"]).toMatch(/^line 1\nline 2\nline 3\nline 4\nline 5\nline 6\ntext lines 1-6/);
+    expect(said["same"]).toBe(true);
+    expect(said["screen"]).not.toMatch(/line 1/); // less has left its own screen
+  });
+});
+
 /** Each ends the session in its own way; \`pty\` acts from outside, the rest is code of the session's process. */
 const ENDS: Record<string, { code: string; act?: string; status: number; before?: string }> = {
   "the program's end": { code: "await call.catch(() => 0); await lane.close();", act: "pty.type('q');", status: 0 },
