@@ -28,7 +28,7 @@ const KIT = `
 `;
 
 async function play(script: string): Promise<Record<string, never>> {
-  const r = await s.run(`${KIT}${script}\nawait lane.close();`);
+  const r = await s.run(`${KIT}${script}\nawait lane.close();`, {}, long ? 800_000 : undefined);
   expect(r.err).toBe("");
   expect(r.status).toBe(0);
   return r.said;
