@@ -208,16 +208,6 @@ al_pty_close(al_slot_t *s);
 size_t
 al_pty_eof(const al_slot_t *s, uint8_t out[2]); /* what stands for the end of input on this terminal; its length */
 
-/* pty.c */
-int
-al_pty_open(al_slot_t *s, al_spawn_t *sp); /* a terminal of s->rows and s->cols instead of pipes; 0 or -errno */
-void
-al_pty_resize(al_slot_t *s, uint16_t rows, uint16_t cols);
-void
-al_pty_close(al_slot_t *s);
-size_t
-al_pty_eof(const al_slot_t *s, uint8_t out[2]); /* what stands for the end of input on this terminal; its length */
-
 /* request.c: EXEC's TLVs to a running child. */
 void
 al_request_exec(al_slot_t *s, size_t index);
