@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { copyTests } from "./lane-copy.mjs";
 import { execTests } from "./lane-exec.mjs";
+import { loadTests } from "./lane-load.mjs";
 import { fails, openLane } from "./lib/lanes.mjs";
 import { alive, laneDirectories, laneProcesses, nothingLeft, openRows, productHome, until } from "./lib/world.mjs";
 
@@ -33,6 +34,7 @@ describe("one lane, network none", { concurrency: false }, () => {
   });
 
   execTests(lane);
+  loadTests(lane, () => name);
   copyTests(lane, { maxCopyOutBytes });
 
   it("the guest reaches no listener of the host, nor anything else", async () => {

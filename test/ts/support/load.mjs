@@ -205,7 +205,7 @@ export function growth({ first, last }) {
   for (const who of ["self", "agent"]) for (const kind of ["descriptors", "threads"]) compare(who, kind, 0);
   compare("self", "heapKiB", 1024);
   compare("self", "residentKiB", 3072);
-  compare("agent", "residentKiB", 64);
+  compare("agent", "residentKiB", 256);
   return grown;
 }
 
