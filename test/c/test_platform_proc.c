@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 static pid_t
@@ -152,6 +153,34 @@ test_each_process_finds_ours_with_its_arguments(void **state) {
   reap(s.want);
 }
 
+/* Who looks for processes that must be gone may not take one that he could not look at for none. */
+static void
+test_each_process_never_passes_one_over(void **state) {
+  static const al_mem_table_t table = {al_test_oom_malloc, al_test_oom_realloc, al_test_oom_free};
+  seek_t s = {0};
+  struct rlimit usual, tight;
+  int room, rc;
+  (void) state;
+  al_mem_set(&table);
+  for (int n = 0; n < 25; n++) {
+    atomic_store(&al_test_oom_left, n);
+    assert_int_equal(al_plat_each_process(visit, &s), -ENOMEM);
+  }
+  atomic_store(&al_test_oom_left, -1);
+  al_mem_set(NULL);
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  tight = usual;
+  tight.rlim_cur = (rlim_t) dup(0);
+  close((int) tight.rlim_cur); /* the lowest number that is free, and beyond it all are in this test */
+  for (room = 0, rc = -EMFILE; rc == -EMFILE; room++, tight.rlim_cur++) {
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+    rc = al_plat_each_process(visit, &s);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+  }
+  assert_int_equal(rc, 0);
+  assert_int_equal(room, 3); /* with one for the directory and one for a file it is good */
+}
+
 static int
 listener(uint32_t addr, uint16_t *port, bool listening) {
   struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(addr)};
@@ -219,6 +248,7 @@ main(void) {
     cmocka_unit_test(test_kill_spares_everybody_else),
     cmocka_unit_test(test_identity_survives_removal_of_the_program),
     cmocka_unit_test(test_each_process_finds_ours_with_its_arguments),
+    cmocka_unit_test(test_each_process_never_passes_one_over),
     cmocka_unit_test(test_tcp_listener_is_found),
     cmocka_unit_test(test_tcp_listener_of_another_user_is_not_ours),
   };
