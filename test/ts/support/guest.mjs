@@ -13,6 +13,7 @@ const F = {
   ACK: 6,
   PING: 7,
   PONG: 8,
+  CLOCK: 9,
   EXEC: 16,
   READ: 17,
   DATA: 20,
@@ -21,6 +22,7 @@ const F = {
   SIGNAL: 23,
   EXIT: 25,
   RESET: 26,
+  CANCEL: 27,
 };
 const WINDOW = 262144;
 const PACING = 131072;
@@ -108,6 +110,12 @@ class Guest {
         return s?.credit(flags, p.readUInt32LE(0));
       case F.SIGNAL:
         return s?.kill(p.readUInt32LE(0));
+      case F.CANCEL:
+        s?.kill(15);
+        setTimeout(() => s?.kill(9), p.readUInt32LE(0)).unref();
+        return undefined;
+      case F.CLOCK:
+        return undefined;
       case F.RESET:
         s?.kill(9);
         this.streams.delete(stream);

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults in how commands are ended, limited, fed and timed.
+export default [
+  // In the guest.
+  { name: "stopped processes never see SIGTERM", file: "src/agent/cancel.c", test: "c:test_agent_cancel",
+    from: `  al_cancel_signal(s, SIGCONT, true);`, to: `  (void) SIGCONT;` },
+  { name: "EXIT before the tree is gone", file: "src/agent/cancel.c", test: "c:test_agent_cancel",
+    from: `return s->kill_ns == 0 || s->given_up || !has_tree(s);`, to: `return s->kill_ns == 0 || s->given_up || s->reaped;` },
+  { name: "a later cancel delays the kill", file: "src/agent/cancel.c", test: "c:test_agent_cancel",
+    from: `if (due < s->kill_ns) s->kill_ns = due;`, to: `s->kill_ns = due + 20000000000ull;` },
+  { name: "SIGTERM for the main process only", file: "src/agent/cancel.c", test: "c:test_agent_cancel",
+    from: `al_cancel_signal(s, SIGTERM, true);`, to: `kill(s->pid, SIGTERM);` },
+  { name: "a cancelled command waits for credit", file: "src/agent/pump.c", test: "c:test_agent_cancel",
+    from: `if (s->fd[sub] < 0 || s->cancelled) continue;`, to: `if (s->fd[sub] < 0) continue;` },
+  { name: "daemons live on when told not to", file: "src/agent/cancel.c", test: "c:test_agent_cancel",
+    from: `if (s->end_tree) al_cancel_begin`, to: `if (s->end_tree && s->cancelled) al_cancel_begin` },
+  { name: "limits that nobody enforces", file: "src/agent/limits.c", test: "c:test_agent_cancel",
+    from: `return errno == ENOENT ? -EOPNOTSUPP : -errno;`, to: `return errno == ENOENT ? 0 : -errno;` },
+  { name: "every hold of pipes is the default", file: "src/agent/request.c", test: "c:test_agent_cancel",
+    from: `r->hold_ms = al_get32(value);`, to: `r->hold_ms = AL_GRACE_DEFAULT_MS;` },
+  // On the host.
+  { name: "own standstill is the guest's silence", file: "src/chan.c", test: "c:test_chan_time",
+    from: `if (late > c->opts.ping_ms / TICKS) {`, to: `if (late > c->opts.ping_ms * 1000) {` },
+  { name: "the clock ticks only when a deadline is due", file: "src/chan.c", test: "c:test_chan_time",
+    from: `if (due > tick) due = tick;`, to: `(void) tick;` },
+  { name: "the guest's clock is set again and again", file: "src/chan.c", test: "c:test_chan_time",
+    from: `  c->clock_base = base;`, to: `` },
+  { name: "oom is not told", file: "src/chan_in.c", test: "c:test_chan_time",
+    from: `x->oom = f->flags & AL_EXIT_OOM;`, to: `x->oom = f->flags > AL_EXIT_OOM;` },
+  { name: "no patience with a cancelled command ends", file: "src/exec.c", test: "c:test_exec_cancel",
+    from: `uv_timer_start(&e->timer, on_patience,`, to: `if (grace == 1) uv_timer_start(&e->timer, on_patience,` },
+  { name: "an error without the output", file: "src/exec_out.c", test: "c:test_exec_cancel",
+    from: `if (o->keep == AL_KEEP_WHOLE && o->whole.len > 0)`, to: `if (o->keep == AL_KEEP_TAIL && o->whole.len > 0)` },
+  { name: "a cancelled command keeps its share of memory", file: "src/exec.c", test: "c:test_exec_cancel",
+    from: `  for (int i = 0; i < 2; i++) al__out_only_tail(&e->out[i]);
+  al__out_within_budget(e);
+  al_buf_deinit`, to: `  for (int i = 0; i < 2; i++) al__out_only_tail(&e->out[i]);
+  al_buf_deinit` },
+  // In the TypeScript face.
+  { name: "stdin that fails is taken for its end", file: "lib/stdin.ts", test: "ts:exec", only: "that fails ends the command",
+    from: `else if (this.#failed !== undefined) throw this.#failed.error;`, to: `else if (this.#failed !== undefined) return;` },
+  { name: "stdin is read ahead without bound", file: "lib/stdin.ts", test: "ts:exec", only: "no faster than the command",
+    from: `if (queued === 0 && data.length > 0) this.#stopped = true;`, to: `` },
+  { name: "run although the signal said no", file: "lib/exec.ts", test: "ts:exec", only: "caller's signal",
+    from: `if (signal?.aborted === true) throw`, to: `if (signal?.aborted === true && command === "") throw` },
+];

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands that do what they can to outlive their end, on a real lane: after a cancel the guest's processes are what they were before.
+// And what needs a real kernel besides: limits, want of memory, a guest that freezes.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { after, before, describe, it } from "node:test";
+import { fails, openLane } from "./lib/lanes.mjs";
+import { laneDirectories, laneProcesses, productHome } from "./lib/world.mjs";
+
+// perl's syscall(): prctl(PR_SET_CHILD_SUBREAPER, 1) on x86-64 and arm64.
+const SUBREAPER = `perl -e 'my $n = qx(uname -m) =~ /aarch64/ ? 167 : 157; syscall($n, 36, 1, 0, 0, 0) == 0 or die; if (fork) { print "up\\n"; $| = 1; print ""; sleep 300 } else { exec "sh", "-c", "setsid sh -c \\"sleep 300 & sleep 300 &\\""; }'`;
+const ROWS = [
+  ["sleep", "echo up; sleep 300"],
+  ["setsid", "setsid sleep 300 & setsid sh -c 'sleep 300; sleep 300' & echo up; sleep 300"],
+  ["double fork", "(setsid sh -c 'sleep 300 & sleep 300 & exit' >/dev/null 2>&1 &); echo up; sleep 300"],
+  ["nohup", "nohup sleep 300 >/dev/null 2>&1 & echo up; exec sleep 300"],
+  ["ignoring SIGTERM", "trap '' TERM HUP INT; echo up; while :; do sleep 1; done", { killGraceMs: 1000 }],
+  ["a deaf child of an obedient command", "sh -c \"trap '' TERM; while :; do sleep 1; done\" >/dev/null 2>&1 & echo up; exec sleep 300", { killGraceMs: 1000 }],
+  ["a pipeline", "echo up; yes | tr y n | grep -v x | wc -l"],
+  ["a subreaper", SUBREAPER],
+  ["stopped", "echo up; sleep 300 & kill -STOP $!; kill -STOP $$"],
+  ["a fork bomb under a process limit", "echo up; bomb() { bomb | bomb & }; bomb; while :; do sleep 1; done", { limits: { processes: 60 }, killGraceMs: 1000 }],
+  ["root", "echo up; setsid sleep 300 & exec sleep 300", { sudo: true }],
+];
+
+describe("whatever a command starts ends with it", { concurrency: false }, () => {
+  let lane, name;
+
+  before(async () => {
+    const others = new Set(laneDirectories());
+    lane = await openLane();
+    name = laneDirectories().find((d) => !others.has(d));
+    // What the boot has started and not ended yet is not ours to explain.
+    for (let last = ""; last !== (last = String(await processes())); ) await new Promise((resolve) => setTimeout(resolve, 3000));
+  }, { timeout: 300_000 });
+  after(() => lane?.close(), { timeout: 60_000 });
+
+  /** pid and name of every process but the kernel's threads and those of this very look. */
+  async function processes() {
+    const r = await lane.exec("exec ps -eo pid=,ppid=,comm=", { cwd: "/" });
+    const own = r.stdout.split("\n").map((l) => l.trim().split(/\s+/)).filter(([pid, ppid, comm]) => comm && pid !== "2" && ppid !== "2" && comm !== "ps");
+    return own.map(([pid, , comm]) => `${pid} ${comm}`).sort();
+  }
+
+  const rows = [];
+  for (const [what, command, options = {}] of ROWS) {
+    it(`${what}: ended by its caller's signal`, { timeout: 120_000 }, async () => {
+      const before = await processes();
+      const control = new AbortController();
+      let up;
+      const started = new Promise((resolve) => (up = resolve));
+      const call = fails("ABORTED", () => lane.exec(command, { cwd: "/", signal: control.signal, onLine: (l) => l === "up" && up(), ...options }));
+      await Promise.race([started, call]);
+      await new Promise((resolve) => setTimeout(resolve, 1500)); // so that it is in the midst of what it does
+      const during = (await processes()).length;
+      assert.ok(during > before.length, "it runs");
+      const t = Date.now();
+      control.abort(new Error("enough"));
+      const error = await call;
+      const ms = Date.now() - t;
+      assert.equal(error.cause.message, "enough");
+      assert.match(error.stdout, /^up/);
+      assert.deepEqual(await processes(), before);
+      rows.push({ what, processes: during - before.length, exitCode: error.exitCode, ms });
+    });
+  }
+
+  it("ends a command by its time, with what it said until then", { timeout: 60_000 }, async () => {
+    const before = await processes();
+    // SIGTERM is for the whole tree, so the shell sees its sleep end too, and says so.
+    const error = await fails("TIMEOUT", () => lane.exec("setsid sleep 300 & echo out; echo err >&2; trap 'echo last; exit 3' TERM; while :; do sleep 0.2; done", { timeoutMs: 4000, cwd: "/" }));
+    assert.deepEqual([error.stdout, error.stderr, error.exitCode], ["out\nlast\n", "err\nTerminated\n", 3]);
+    assert.deepEqual(await processes(), before);
+  });
+
+  it("leaves daemons alone unless told otherwise", { timeout: 60_000 }, async () => {
+    const before = await processes();
+    const script = "setsid sleep 301 >/dev/null 2>&1 & echo started";
+    assert.equal((await lane.exec(script, { cwd: "/", leaveDaemons: false })).stdout, "started\n");
+    assert.deepEqual(await processes(), before);
+    assert.equal((await lane.exec(script, { cwd: "/" })).stdout, "started\n");
+    assert.equal((await processes()).length, before.length + 1);
+    await lane.exec("pkill -f 'sleep 30[1]'");
+    assert.deepEqual(await processes(), before);
+  });
+
+  it("holds a command to its processes, its memory and its CPUs", { timeout: 120_000 }, async () => {
+    const file = (name) => `cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/${name}`;
+    const set = await lane.exec([file("pids.max"), file("memory.max"), file("cpu.max")].join("; "), { limits: { processes: 20, memoryBytes: 64 << 20, cpus: 0.25 } });
+    assert.equal(set.stdout, `20\n${64 << 20}\n25000 100000\n`);
+    const none = await lane.exec([file("pids.max"), file("memory.max"), file("cpu.max")].join("; "));
+    assert.equal(none.stdout, "max\nmax\nmax 100000\n");
+    const forks = await lane.exec("for i in $(seq 1 40); do sleep 5 & done 2>&1; wait", { limits: { processes: 10 }, cwd: "/" });
+    assert.match(forks.stdout + forks.stderr, /fork/i);
+    const busy = await lane.exec(`i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; ${file("cpu.stat")}`, { limits: { cpus: 0.1 } });
+    assert.ok(Number(/nr_throttled (\d+)/.exec(busy.stdout)[1]) > 0, busy.stdout);
+    const fed = await lane.exec("echo up; head -c 200000000 /dev/zero | tail -c 150000000 | wc -c; echo not here", { limits: { memoryBytes: 32 << 20 } });
+    assert.deepEqual(fed, { stdout: "up\n", stderr: "", exitCode: 137, oom: true });
+    assert.equal("oom" in (await lane.exec("kill -9 $$")), false);
+  });
+
+  it("survives that this machine sleeps: everything stopped for longer than a guest may be silent", { timeout: 300_000 }, async () => {
+    const calls = [lane.exec("sleep 5; echo slept"), lane.exec("seq 1 200000 | tail -1"), lane.exec("sleep 2; cat", { stdin: "x".repeat(2_000_000) })];
+    const pids = [process.pid, ...laneProcesses(productHome(), name).map((p) => p.pid)].join(" ");
+    assert.ok(pids.split(" ").length > 4, pids);
+    const asleep = Date.now();
+    const helper = spawn("sh", ["-c", `kill -STOP ${pids}; sleep 65; kill -CONT ${pids}`], { stdio: "ignore", detached: true });
+    await new Promise((resolve) => helper.on("exit", resolve));
+    assert.ok(Date.now() - asleep > 60_000);
+    assert.deepEqual((await Promise.all(calls)).map((r) => r.stdout.length), [6, 7, 2_000_000]);
+    assert.equal((await lane.exec("echo well")).stdout, "well\n");
+  });
+
+  it("settles everything when the guest freezes", { timeout: 180_000 }, async () => {
+    const qemu = laneProcesses(productHome(), name).find((p) => /^\S*qemu-system/.test(p.args));
+    const open = [lane.exec("sleep 300"), lane.exec("yes", { onLine: () => undefined }), lane.exec("cat", { stdin: "x".repeat(3_000_000) })];
+    await new Promise((resolve) => setTimeout(resolve, 2000));
+    process.kill(qemu.pid, "SIGSTOP");
+    const t = Date.now();
+    // Emulated guests have 60 s (docs/adr), others 15 s; the lane is destroyed after that.
+    for (const call of open) {
+      const error = await fails("CHANNEL_CLOSED", () => call);
+      assert.match(error.message, /has not (answered|read) for/);
+    }
+    rows.push({ what: "frozen guest", ms: Date.now() - t });
+    assert.ok(Date.now() - t < 100_000);
+    await fails("CHANNEL_CLOSED", () => lane.exec("true"));
+    console.log(JSON.stringify({ name: "kill-matrix", rows }));
+  });
+});
