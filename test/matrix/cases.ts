@@ -27,6 +27,8 @@ export interface Case {
    * startTimeoutSeconds; a failure that does not wait for it gets a long one, so that a slow machine changes nothing.
    */
   readonly timeout?: number;
+  /** With an image that has the port, and the port as transport. */
+  readonly port?: boolean;
   /** Without a prepared _config: keys and networks.yaml are still to be made. */
   readonly fresh?: boolean;
   /**
@@ -242,6 +244,32 @@ const config = [
   guest("refuses", { config: "refuse" }, "START_FAILED", { says: /worktree is a file/ }),
 ];
 
+const onPort = (list: Omit<Case, "step" | "port">[]): Omit<Case, "step">[] => list.map((c) => ({ port: true, ...c }));
+const virtio: Omit<Case, "step">[] = [
+  { failure: "asked for with an image without it", options: { transport: "port" }, code: "TRANSPORT_UNAVAILABLE", says: /is older than that/ },
+  ...onPort([
+    { failure: "a file in the socket's place", scenario: at("start.logs", { plant: { "NAME/lane.sock": "" } }), code: "PEER_UNPROVEN", says: /not a socket of ours/ },
+    { failure: "QEMU dies before the guest opens it", scenario: at("qemu.port", "kill"), code: "START_FAILED", says: /gave up|exited|VM ended/ },
+    { failure: "an argument that the warden does not know", scenario: { qemuArgs: ["-mon", "chardev=char-qmp"] }, code: "WARDEN_REFUSED", says: /-mon/ },
+    { failure: "limactl start fails while the guest boots", scenario: { at: { "start.wait": [{ slow: 700 }, fatal("no event in time")], "qemu.port": ["hang"] } }, code: "START_FAILED", says: /no event in time/ },
+    { failure: "the guest never opens it", scenario: at("qemu.port", "hang"), timeout: 8, code: "START_TIMEOUT", says: /lane agent to start|step connect/ },
+    { failure: "the guest takes nothing", scenario: at("port.header", "hang"), timeout: 8, code: "START_TIMEOUT", says: /lane agent to start|step connect/ },
+    { failure: "the guest takes half", scenario: at("port.take", "hang"), timeout: 8, code: "START_TIMEOUT", says: /lane agent to start|step connect/ },
+    { failure: "the VM ends before the marker", scenario: at("port.marker", "kill"), code: "START_FAILED", says: /gave up|exited|VM ended/ },
+    { failure: "no marker", scenario: at("port.marker", "hang"), timeout: 8, code: "START_TIMEOUT", says: /lane agent to start|step connect/ },
+    { failure: "another token", scenario: { marker: `agent-lane-${"0".repeat(32)}` }, timeout: 8, code: "START_TIMEOUT", says: /lane agent to start|step connect/ },
+    { failure: "bytes behind the marker", scenario: { guest: { early: "ALCH" } }, code: "PROTOCOL_VIOLATION", says: /before it was asked/ },
+    { failure: "noise without end", scenario: { noise: "x".repeat(1 << 18) }, code: "START_FAILED", says: /16 KiB/ },
+    { failure: "noise before the marker", scenario: { noise: `\nagent-lane-${"0".repeat(32)}\nlogin: ` }, code: "ready" },
+    { failure: "silence after the marker", scenario: { guest: { mute: true } }, timeout: 8, code: "START_TIMEOUT" },
+    { failure: "the guest dies at the handshake", scenario: { guest: { hello: "die" } }, code: "CHANNEL_CLOSED" },
+    { failure: "another secret", scenario: { guest: { impostor: true } }, code: "PEER_UNPROVEN", says: /secret/ },
+    { failure: "sshd never answers", scenario: { banner: "mute" }, code: "ready" },
+    { failure: "limactl start hangs", scenario: at("start.wait", "hang"), code: "ready" },
+    { failure: "slow", scenario: { at: { "hostagent.qemu": [{ slow: 700 }], "qemu.port": [{ slow: 700 }], "port.marker": [{ slow: 700 }] } }, code: "ready" },
+  ]),
+];
+
 // A create that fails while its own clean-up does, too: the first error is told, and our sweep does what limactl did
 // not.
 const failing = (more: object) => ({ at: { "start.wait": ["exit"], "hostagent.port": ["hang"], ...more } });
@@ -254,5 +282,5 @@ const cleanup: Omit<Case, "step">[] = [
   { failure: "start in vain; delete ignores SIGTERM", scenario: { at: { "hostagent.port": ["hang"], "delete.read": ["deaf"] } }, timeout: 8, code: "START_TIMEOUT" },
 ];
 
-const steps = { version, prepare, image, admission, build, verify, boot, port, banner, shell, marker, handshake, proof, config, cleanup };
+const steps = { version, prepare, image, admission, build, verify, boot, port, banner, shell, marker, virtio, handshake, proof, config, cleanup };
 export const cases: readonly Case[] = Object.entries(steps).flatMap(([step, list]) => list.map((c) => ({ step, ...c })));

@@ -162,14 +162,14 @@ async function play(c: Case, index: number): Promise<{ told: Told; left: string[
       own(join(config, name));
     }
   const { place, end } = makePlace(home);
-  cpSync(join(stage.dir, "image"), place.image, { recursive: true });
+  cpSync(join(stage.dir, c.port === true ? "image-port" : "image"), place.image, { recursive: true });
   own(place.image);
   for (const name of readdirSync(place.image)) own(join(place.image, name));
   const more = (await c.before?.(place)) ?? {};
   for (const name of readdirSync(config)) own(join(config, name));
   if (existsSync(join(home, "registry.db"))) own(join(home, "registry.db"));
   writeFileSync(join(run, "scenario.json"), JSON.stringify({ ...c.scenario, ...more.scenario }));
-  const { child, ended } = stage.start(script(c, home, { image: place.image, ...c.options, ...more.options }));
+  const { child, ended } = stage.start(script(c, home, { image: place.image, ...(c.port === true && { transport: "port" }), ...c.options, ...more.options }));
   const said = new Promise<void>((ok) =>
     child.stdout?.on("data", (d: Buffer) => d.toString().includes('["settled"') && ok()),
   );
