@@ -62,7 +62,7 @@ al_warden_channel_open(al_warden_vm_t *vm) {
   const char *const argv[] = {"-chardev", "-device", "-device", "-chardev", "-mon"};
   char values[5][128];
   snprintf(values[0], sizeof values[0], "socket,id=agent-lane,fd=%d,server=on,wait=off", vm->channel.listen_fd);
-  snprintf(values[1], sizeof values[1], "virtio-serial-pci,id=" BUS ",max_ports=2");
+  snprintf(values[1], sizeof values[1], "virtio-serial-pci,id=" BUS ",max_ports=4");
   snprintf(values[2], sizeof values[2],
     "virtserialport,bus=" BUS ".0,nr=1,chardev=agent-lane,id=" PORT_ID ",name=" AL_WARDEN_PORT);
   snprintf(values[3], sizeof values[3], "socket,id=agent-lane-monitor,fd=%d", vm->channel.qemu_fd);

@@ -70,7 +70,7 @@ test_port_adds_one_device_and_a_private_socket(void **state) {
   run_t r = start_port();
   char *seen = slurp(in("seen"));
   assert_non_null(strstr(seen, "\n-chardev\nsocket,id=agent-lane,fd="));
-  assert_non_null(strstr(seen, ",server=on,wait=off\n-device\nvirtio-serial-pci,id=agent-lane-bus,max_ports=2\n"));
+  assert_non_null(strstr(seen, ",server=on,wait=off\n-device\nvirtio-serial-pci,id=agent-lane-bus,max_ports=4\n"));
   assert_non_null(strstr(seen,
     "\n-device\nvirtserialport,bus=agent-lane-bus.0,nr=1,chardev=agent-lane,id=agent-lane-port,name=agent-lane\n"));
   assert_non_null(strstr(seen, "\n-mon\nchardev=agent-lane-monitor,mode=control\n"));
@@ -145,7 +145,7 @@ test_port_lima_may_not_bring_one(void **state) {
   static const char *const more[][2] = {
     {"-device", "virtserialport,bus=virtio-serial0.0,chardev=char-qmp,name=agent-lane"},
     {"-chardev", "socket,id=agent-lane,path=DIR/lane.sock,server=on,wait=off"},
-    {"-device", "virtio-serial-pci,id=agent-lane-bus,max_ports=2"}, {"-mon", "chardev=char-qmp"}};
+    {"-device", "virtio-serial-pci,id=agent-lane-bus,max_ports=4"}, {"-mon", "chardev=char-qmp"}};
   line_t l;
   (void) state;
   for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
