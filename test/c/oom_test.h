@@ -7,7 +7,7 @@
 #include "al_test.h"
 #include "err.h"
 
-#define OOM_STEPS 20 /* of a long scenario, unless AL_OOM=all */
+#define OOM_STEPS 10 /* of a long scenario, unless AL_OOM=all */
 
 AL_TEST_FN void
 oom_begin(void) {
@@ -52,7 +52,13 @@ oom_once(const char *what, int (*scenario)(void *data), void *data, long n) {
   return hit;
 }
 
-/* With the table set already and blocks of others around: each allocation in turn. */
+AL_TEST_FN bool
+oom_all(void) {
+  const char *which = getenv("AL_OOM");
+  return which && strcmp(which, "all") == 0;
+}
+
+/* With the table set already and blocks of others around: each allocation in turn, every fourth unless AL_OOM=all. */
 AL_TEST_FN void
 oom_each_held(const char *what, int (*scenario)(void *data), void *data) {
   long n = 0, live;
@@ -63,16 +69,10 @@ oom_each_held(const char *what, int (*scenario)(void *data), void *data) {
   } while (live != atomic_load(&al_test_oom_live));
   uint64_t started = al_plat_mono_ms();
   oom_once(what, scenario, data, -1);
-  while (oom_once(what, scenario, data, n)) n++;
+  while (oom_once(what, scenario, data, n)) n += oom_all() ? 1 : 4;
   assert_true(n > 0);
   printf("%s: %ld allocations, %llu ms\n", what, n, (unsigned long long) (al_plat_mono_ms() - started));
   fflush(stdout);
-}
-
-AL_TEST_FN bool
-oom_all(void) {
-  const char *which = getenv("AL_OOM");
-  return which && strcmp(which, "all") == 0;
 }
 
 /* Each allocation in turn; of a long scenario about OOM_STEPS, every so many of them, unless AL_OOM=all. */

@@ -190,7 +190,7 @@ test_disk_full_for_a_lane(void **state) {
   err = import();
   assert_good(&err);
   fds = stage_fds();
-  for (err.code = 1; err.code; n += 2) {
+  for (err.code = 1; err.code; n += 5) {
     leave_room(n);
     assert_int_equal(stage_open(), 0);
     bool good = stage_create(&err) == 0 && (err.code = stage_close_lane()) == 0;
@@ -207,7 +207,7 @@ test_disk_full_for_a_lane(void **state) {
     err.code = 1;
   }
   printf("a lane: %d creates failed on a full disk\n", failed);
-  assert_true(failed > 5);
+  assert_true(failed > 4);
   rows_before = stage_sql("SELECT count(*) FROM lanes");
   assert_true(rows_before > 0);
 }
