@@ -16,7 +16,7 @@ static int helper = -1;
 /* ---- the part that stays root: mounts, and files of another owner ---- */
 
 typedef struct order_s {
-  /* 's' sets the disk's size; 'r' makes a directory read-only, 'w' undoes it; 'c' gives a file to root, 'm' back to us */
+  /* 's' sets the disk's size; 'r' makes a directory read-only, 'w' undoes it; 'c' gives a file to root, 'm' to us */
   char what;
   char path[300];
 } order_t;
