@@ -18,6 +18,8 @@
 #define AL_HELLO_MS 30000          /* how long the host may take to say HELLO */
 #define AL_FLUSH_MS 2000           /* how long a REJECT or the last EXIT may take to leave */
 #define AL_GROUPS_MAX 64
+#define AL_ATTACH_MAX 8            /* attached agents at one time */
+#define AL_ATTACH_STREAMS 16       /* streams of each of them */
 #define AL_FAIL_TEXT 248
 
 /* code of REJECT; docs/PROTOCOL.md */
@@ -94,6 +96,9 @@ typedef struct al_agent_s {
   bool local, no_cgroup;           /* options */
   const char *secret_path, *home;
   char user_name[64];
+  char worktree[4096];             /* of CONFIG; "" = none */
+  bool attached;                   /* option: joins the owner's agent */
+  uint8_t attach_place;
   bool configured, poweroff;
   uint32_t last_id;                /* highest stream id seen */
   size_t slots_high;               /* slots in use are below this */
@@ -159,6 +164,8 @@ void
 al_cgroup_signal(al_cgroup_t *cg, int signo);
 void
 al_cgroup_kill_all(void);
+void
+al_cgroup_remove(void); /* an attached agent's own, when it ends */
 
 /* limits.c */
 bool
@@ -197,6 +204,16 @@ pid_t
 al_spawn_start(const al_spawn_t *sp); /* pid or -errno; exec failures come as sp->fail and exit 127 */
 al_fail_t *
 al_spawn_fail(size_t slot);
+
+/* attach.c */
+void
+al_attach_listen(void); /* once CONFIG is done */
+void
+al_attach_join(void); /* of an attached agent, before it answers HELLO: gets a place, or rejects */
+int
+al_attach_fd(void); /* to be polled for input; -1 = none */
+void
+al_attach_turn(void); /* it is readable */
 
 /* pty.c */
 int

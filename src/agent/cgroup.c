@@ -27,18 +27,46 @@ name_of(uint32_t number, char out[12]) {
   snprintf(out, 12, "%u", number);
 }
 
+/* An attached agent's groups are below one of its own: it ends its own commands, the owner's agent ends all. */
+static const char *
+root_path(void) {
+  static char path[sizeof(CGROUP_ROOT) + 16];
+  if (al_agent.attached) snprintf(path, sizeof(path), CGROUP_ROOT "/attach-%d", al_agent.attach_place);
+  return al_agent.attached ? path : CGROUP_ROOT;
+}
+
 int
 al_cgroup_init(void) {
   if (root_dir >= 0) return 0;
   if (mkdir(CGROUP_ROOT, 0755) != 0 && errno != EEXIST) return -errno;
-  int fd = open(CGROUP_ROOT, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const char *root = root_path();
+  if (al_agent.attached && mkdir(root, 0755) != 0 && errno != EEXIST) return -errno;
+  int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return -errno;
   if (faccessat(fd, "cgroup.events", R_OK, 0) != 0) { /* a plain directory: no cgroup2 is mounted there */
     close(fd);
     return -ENOTSUP;
   }
   root_dir = fd;
+  if (al_agent.attached) {
+    int control = openat(fd, "cgroup.subtree_control", O_WRONLY | O_CLOEXEC);
+    if (control >= 0) {
+      (void) !write(control, "+cpu +memory +pids", 18); /* without them only limits fail, and those say so */
+      close(control);
+    }
+  }
   return 0;
+}
+
+void
+al_cgroup_remove(void) {
+  if (root_dir < 0 || !al_agent.attached) return;
+  for (uint32_t i = 1; i <= next_number; i++) {
+    char name[12];
+    name_of(i, name);
+    (void) unlinkat(root_dir, name, AT_REMOVEDIR);
+  }
+  (void) rmdir(root_path());
 }
 
 /* Directories of commands that left processes behind go once those have ended. */

@@ -113,6 +113,7 @@ apply(config_t *c, const char **what) {
   *what = "cgroup2 at /sys/fs/cgroup";
   if (!al_agent.no_cgroup && (err = al_cgroup_init()) != 0) return err;
   *what = "worktree";
+  memcpy(al_agent.worktree, c->path, sizeof(al_agent.worktree)); /* make_worktree takes it apart */
   if (c->path[0] != 0 && (err = make_worktree(c->path, u)) != 0) return err;
   *what = "sudo";
   return set_sudo(c->flags & AL_CONFIG_SUDO, al_agent.user_name);
@@ -126,6 +127,7 @@ al_config_clock(uint64_t ns) {
 void
 al_config_apply(const al_frame_t *f) {
   static config_t c;
+  if (al_agent.attached) al_stop_reject(AL_REJECT_PROTOCOL, "CONFIG from an attached host");
   if (al_agent.configured) al_stop_reject(AL_REJECT_PROTOCOL, "CONFIG twice");
   al_agent.configured = true;
   const char *what = "request";
@@ -133,6 +135,7 @@ al_config_apply(const al_frame_t *f) {
   if (err == 0) {
     al_agent.poweroff = c.flags & AL_CONFIG_POWEROFF;
     err = apply(&c, &what);
+    if (err == 0) al_attach_listen();
   }
   uint8_t out[4 + 256];
   int n = 0;

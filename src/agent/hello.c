@@ -54,6 +54,7 @@ answer(const al_frame_t *f) {
   uint16_t low = al_get16(f->payload + 4), high = al_get16(f->payload + 6);
   if (low > high || low > AL_PROTO_VERSION || high < AL_PROTO_VERSION)
     al_stop_reject(AL_REJECT_VERSION, "this agent speaks protocol version 1 only");
+  if (al_agent.attached) al_attach_join();
   uint8_t secret[32];
   if (!read_secret(secret)) al_stop_reject(AL_REJECT_SETUP, "the lane's secret is missing or malformed in the guest");
 

@@ -16,7 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define POLLS_MAX (2 + AL_STREAMS_MAX * AL_SUBS)
+#define POLLS_FIXED 3 /* channel in, channel out, attaching */
+#define POLLS_MAX (POLLS_FIXED + AL_STREAMS_MAX * AL_SUBS)
 #define SYS_CLOSE_RANGE 436 /* the same number on every architecture */
 
 al_agent_t al_agent;
@@ -140,6 +141,7 @@ collect(uint64_t now, uint64_t *timeout_ns) {
   *timeout_ns = UINT64_MAX;
   add_poll(&n, 0, POLLIN, 0, 0);
   add_poll(&n, 1, al_io_pending() ? POLLOUT : 0, 0, 0);
+  add_poll(&n, al_attach_fd(), POLLIN, 0, 0);
   for (size_t i = 0; i < al_agent.slots_high; i++) {
     al_slot_t *s = &al_agent.slots[i];
     if (s->state == AL_SLOT_READ && room && (s->credit[AL_SUB_STDOUT] > 0 || s->sent == s->size)) *timeout_ns = 0;
@@ -169,7 +171,7 @@ any_timed(void) {
 
 static void
 handle(size_t n) {
-  for (size_t i = 2; i < n; i++) {
+  for (size_t i = POLLS_FIXED; i < n; i++) {
     if (polls[i].revents == 0) continue;
     al_slot_t *s = &al_agent.slots[polls_for[i].slot];
     s->ready[polls_for[i].sub] = true;
@@ -180,6 +182,7 @@ handle(size_t n) {
     take_frames();
   }
   if (polls[1].revents & (POLLERR | POLLNVAL)) al_stop_eof(0);
+  if (polls[2].revents != 0) al_attach_turn();
 }
 
 static void
@@ -207,7 +210,8 @@ turn(const sigset_t *mask) {
 
 static int
 usage(const char *why) {
-  dprintf(2, "agent: %s\nusage: agent --secret FILE [--user NAME] [--home DIR] [--no-cgroup] [--local]\n", why);
+  dprintf(2, "agent: %s\nusage: agent --secret FILE [--attach] [--user NAME] [--home DIR]"
+             " [--no-cgroup] [--local]\n", why);
   return 2;
 }
 
@@ -218,12 +222,14 @@ options(int argc, char **argv) {
     bool more = i + 1 < argc;
     if (strcmp(argv[i], "--local") == 0) al_agent.local = al_agent.no_cgroup = true;
     else if (strcmp(argv[i], "--no-cgroup") == 0) al_agent.no_cgroup = true;
+    else if (strcmp(argv[i], "--attach") == 0) al_agent.attached = true;
     else if (strcmp(argv[i], "--secret") == 0 && more) al_agent.secret_path = argv[++i];
     else if (strcmp(argv[i], "--home") == 0 && more) al_agent.home = argv[++i];
     else if (strcmp(argv[i], "--user") == 0 && more && strlen(argv[i + 1]) < sizeof(al_agent.user_name))
       snprintf(al_agent.user_name, sizeof(al_agent.user_name), "%s", argv[++i]);
     else return usage(argv[i]);
   }
+  if (al_agent.secret_path == NULL) return usage("--secret is missing");
   if (!al_agent.local && geteuid() != 0) return usage("must be root, or --local");
   return 0;
 }

@@ -122,6 +122,7 @@ fill_env(request_t *r, const al_user_t *u, bool root) {
   r->envp[r->envc] = NULL;
   r->path = find_env(r, "PATH");
   if (r->path == NULL) r->path = DEFAULT_PATH;
+  if (r->cwd == NULL && al_agent.attached && al_agent.worktree[0] != 0) r->cwd = al_agent.worktree;
   if (r->cwd == NULL) r->cwd = find_env(r, "HOME");
   if (r->cwd == NULL || *r->cwd == 0) r->cwd = "/";
 }

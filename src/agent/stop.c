@@ -73,6 +73,7 @@ power_off(void) {
 _Noreturn void
 al_stop_eof(int code) {
   kill_everything();
+  al_cgroup_remove();
   if (al_agent.poweroff && !al_agent.local) power_off();
   _exit(code);
 }

@@ -42,7 +42,8 @@ find(uint32_t id) {
 
 static al_slot_t *
 claim(uint32_t id) {
-  for (size_t i = 0; i < AL_STREAMS_MAX; i++) {
+  size_t max = al_agent.attached ? AL_ATTACH_STREAMS : AL_STREAMS_MAX;
+  for (size_t i = 0; i < max; i++) {
     al_slot_t *s = &al_agent.slots[i];
     if (s->state != AL_SLOT_FREE) continue;
     *s = (al_slot_t) {.state = AL_SLOT_OPENING, .id = id, .fd = {-1, -1, -1}, .tty = -1,

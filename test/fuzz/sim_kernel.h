@@ -201,6 +201,7 @@ sim_ppoll(struct pollfd *fds, size_t n, const struct timespec *t, const sigset_t
   for (size_t i = 0; i < n; i++) {
     struct pollfd *f = &fds[i];
     f->revents = 0;
+    if (f->fd < 0) continue;
     if (f->fd == 0) {
       if (to_agent.len > 0 || to_agent.ended) f->revents = POLLIN;
     } else if (f->fd == 1) {
