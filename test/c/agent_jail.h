@@ -59,12 +59,14 @@ processes(void) {
 }
 
 static inline void
-remove_cgroups(void) {
-  DIR *d = opendir("/sys/fs/cgroup/lane");
+remove_cgroups(const char *group) {
+  char lane[96];
+  snprintf(lane, sizeof(lane), "%s/lane", group);
+  DIR *d = opendir(lane);
   for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
     if (e->d_name[0] >= '0' && e->d_name[0] <= '9') unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR);
   if (d != NULL) closedir(d);
-  rmdir("/sys/fs/cgroup/lane");
+  rmdir(lane);
 }
 
 /* The first process of the jail: ends with the agent's exit code, or says what the agent has left behind. */
@@ -80,18 +82,33 @@ guard(pid_t agent) {
   }
   for (int i = 0; i < 100 && (left = processes()) > 1; i++, usleep(2000))
     while (waitpid(-1, NULL, WNOHANG) > 0) continue;
-  remove_cgroups();
+  remove_cgroups("/sys/fs/cgroup");
   _exit(left > 1 ? LEFT_OVER : WIFEXITED(status) ? WEXITSTATUS(status) : 99);
+}
+
+/* A cgroup of this test alone becomes the root of what the jail sees, so that tests may run beside each other. */
+static inline int
+enter_cgroup(char *path, size_t room) {
+  char procs[96];
+  if (unshare(CLONE_NEWNS) != 0 || mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) return -1;
+  if (mount("cgroup2", "/mnt", "cgroup2", 0, NULL) != 0) return -1;
+  snprintf(path, room, "/mnt/al-test-%d", (int) getpid());
+  snprintf(procs, sizeof(procs), "%s/cgroup.procs", path);
+  return mkdir(path, 0755) == 0 || errno == EEXIST ? put(procs, "0", 0) : -1;
 }
 
 static inline int
 jail(void) {
   int status = 0;
-  if (unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWCGROUP) != 0) return -1;
+  char group[64];
+  if (enter_cgroup(group, sizeof(group)) != 0 || unshare(CLONE_NEWPID | CLONE_NEWCGROUP) != 0) return -1;
   pid_t first = fork();
   if (first < 0) return -1;
   if (first > 0) {
     waitpid(first, &status, 0);
+    (void) put("/mnt/cgroup.procs", "0", 0);
+    /* What was killed with the jail may still be dying. */
+    for (int i = 0; i < 400 && rmdir(group) != 0 && errno != ENOENT; i++, usleep(5000)) remove_cgroups(group);
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : expect_poweroff && WTERMSIG(status) == SIGINT ? POWERED_OFF : 98);
   }
   if (furnish() != 0) _exit(120);

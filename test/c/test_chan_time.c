@@ -51,9 +51,9 @@ test_time_a_guest_that_stands_still_settles_everything(void **state) {
   user_t u;
   al_frame_t f;
   peer_ready(&s, &(al_chan_opts_t){ .ping_ms = 100, .silence_ms = 400 });
+  uint64_t t = uv_hrtime();
   open_exec(&s, &u, false);
   expect(&s, &f, AL_F_EXEC);
-  uint64_t t = uv_hrtime();
   rig_wait(&s, &s.closed, 10000);
   assert_true(uv_hrtime() - t >= 390000000);
   assert_true(u.done);

@@ -19,7 +19,7 @@ const ROWS = [
   ["a pipeline", "echo up; yes | tr y n | grep -v x | wc -l"],
   ["a subreaper", SUBREAPER],
   ["stopped", "echo up; sleep 300 & kill -STOP $!; kill -STOP $$"],
-  ["a fork bomb under a process limit", "echo up; bomb() { bomb | bomb & }; bomb; while :; do sleep 1; done", { limits: { processes: 60 }, killGraceMs: 1000 }],
+  ["a fork bomb under a process limit", "echo up; exec perl -e 'fork while 1'", { limits: { processes: 60, cpus: 1 }, killGraceMs: 1000 }],
   ["root", "echo up; setsid sleep 300 & exec sleep 300", { sudo: true }],
 ];
 
