@@ -11,7 +11,8 @@ import { atOnce, Feed, type Stdin } from "./stdin.js";
 
 /**
  * What the guest enforces for one command and all its children, by cgroup. What it cannot enforce is
- * LIMIT_UNENFORCEABLE.
+ * LIMIT_UNENFORCEABLE. They are meant against accidents: root in the guest can leave its cgroup. The VM is the
+ * boundary.
  */
 export interface ExecLimits {
   /** Processes and threads at one time; above it a fork fails in the guest. */

@@ -51,8 +51,8 @@ export class Lane {
    * Runs `sh -c command` in the guest. Resolves whatever the exit status is; rejects with a LaneError when the command
    * could not be run, was ended by us, or its outcome is unknown (EXEC_FAILED, ABORTED, TIMEOUT, OUTPUT_LIMIT,
    * CALLBACK_THREW, STDIN_FAILED, LANE_CLOSED, CHANNEL_CLOSED, …); the error's `stdout` and `stderr` are the last of
-   * what it had written. Ended means: everything that it started is gone, whatever it did to get away, when the promise
-   * settles.
+   * what it had written. Ended means: everything that it started is gone when the promise settles, also what has left
+   * its session or was orphaned (root could leave its cgroup; that ends with the lane).
    */
   async exec(command: string, options: ExecOptions = {}): Promise<ExecResult> {
     const result = await runExec(() => this.#open("exec"), this, command, options, () => this.#closing !== undefined);

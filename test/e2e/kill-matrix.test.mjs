@@ -109,6 +109,8 @@ describe("whatever a command starts ends with it", { concurrency: false }, () =>
     assert.ok(Date.now() - asleep > 60_000);
     assert.deepEqual((await Promise.all(calls)).map((r) => r.stdout.length), [6, 7, 2_000_000]);
     assert.equal((await lane.exec("echo well")).stdout, "well\n");
+    const clock = Number((await lane.exec("date +%s")).stdout);
+    assert.ok(Math.abs(clock - Date.now() / 1000) < 10, `the guest's clock is ${clock - Date.now() / 1000} s off`);
   });
 
   it("settles everything when the guest freezes", { timeout: 180_000 }, async () => {

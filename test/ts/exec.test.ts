@@ -8,6 +8,8 @@ vi.setConfig({ testTimeout: 120_000 });
 
 // The long version of what takes minutes: scripts/check --nightly.
 const long = process.env["AL_LONG"] === "1";
+// A sanitizer's own memory is no measure of ours.
+const measured = process.env["AL_PRELOAD"] === undefined;
 
 let s: Stage;
 beforeAll(() => {
@@ -264,7 +266,7 @@ describe("memory", () => {
       report("meanwhile", meanwhile);
       report("hash", hash.digest("hex") === (await lane.exec(source + " | sha256sum | cut -d' ' -f1")).stdout.trim());`);
     expect(said).toMatchObject({ exit: 0, got: size, meanwhile: "alive\n", hash: true, "during the stall": 0 });
-    expect(said["peak"]).toBeLessThan(96 << 20); // Node's own heap included; the bytes would be far more in the long version
+    if (measured) expect(said["peak"]).toBeLessThan(96 << 20); // Node's own heap included; the bytes would be far more in the long version
     console.log(JSON.stringify({ name: "stalled consumer", MiB: size >> 20, stallMs: stall, peakRssGrowth: said["peak"] }));
   }, 900_000);
 
@@ -284,7 +286,7 @@ describe("memory", () => {
       report("lines after", n > lines + 1000);
       c.abort();
       report("ended", (await Promise.all(calls)).map((e) => e.code));`);
-    expect(said["grown"]).toBeLessThan(8 << 20);
+    if (measured) expect(said["grown"]).toBeLessThan(8 << 20);
     expect(said["lines before"]).toBe(true);
     expect(said["lines meanwhile"]).toBe(0);
     expect(said["lines after"]).toBe(true);
