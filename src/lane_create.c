@@ -67,13 +67,14 @@ choose_transport(al_lane_t *lane, al_err_t *err) {
   bool asked = lane->transport_want == AL_TRANSPORT_PORT, qemu = strcmp(lane->driver->lima.vm_type, "qemu") == 0;
   if (lane->transport_want == AL_TRANSPORT_SHELL || (!qemu && !asked)) return 0;
   if (!qemu)
-    return al_err_set(err, AL_ETRANSPORT_UNAVAILABLE, "transport: \"port\" needs QEMU, and the VMs of this machine are %s",
-      lane->driver->lima.vm_type);
+    return al_err_set(err, AL_ETRANSPORT_UNAVAILABLE,
+      "transport: \"port\" needs QEMU, and the VMs of this machine are %s", lane->driver->lima.vm_type);
   if (!image->port && asked)
     return al_err_set(err, AL_ETRANSPORT_UNAVAILABLE, "transport: \"port\": image %s is older than that", image->id);
   if (!image->port) {
     char text[200];
-    snprintf(text, sizeof text, "image %s is older than the port transport: the channel goes over limactl shell", image->id);
+    snprintf(text, sizeof text, "image %s is older than the port transport: the channel goes over limactl shell",
+      image->id);
     al_lane_emit(lane, "notice", text);
     return 0;
   }

@@ -164,7 +164,8 @@ fail_late(al_boot_t *b) {
   al__lima_log_message(b->spec.dir, "ha.stderr.log", agent, sizeof agent);
   al__lima_console_line(b->spec.dir, console, sizeof console);
   al_err_set(&err, AL_ESTART_TIMEOUT, "waited in vain for %s%s%s%s%s", what[b->phase],
-    console[0] ? "; the guest's last words: " : "", console, agent[0] ? "; the last in Lima's host agent log: " : "", agent);
+    console[0] ? "; the guest's last words: " : "", console, agent[0] ? "; the last in Lima's host agent log: " : "",
+    agent);
   fail(b, &err);
 }
 

@@ -260,7 +260,7 @@ al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *fir
 }
 
 int
-al__transport_attach(al_transport_t *t, int fd, const char *first, size_t first_len, const char *marker) {
+al__transport_socket(al_transport_t *t, int fd, const char *first, size_t first_len, const char *marker) {
   t->socket = true;
   int rc = uv_pipe_init(t->loop, &t->from, 0);
   if (rc) {

@@ -60,7 +60,7 @@ al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *fir
   const char *marker, uint64_t deadline_ms);
 /* The same on a connected socket (taken, also on failure); `deadline` is t->end. */
 int
-al__transport_attach(al_transport_t *t, int fd, const char *first, size_t first_len, const char *marker);
+al__transport_socket(al_transport_t *t, int fd, const char *first, size_t first_len, const char *marker);
 /* Calls t->again after `ms`. With `late`: not after t->end, when the transport fails with these words. */
 void
 al__transport_again(al_transport_t *t, uint64_t ms, const char *late);

@@ -111,7 +111,7 @@ speak(port_t *s) {
   memcpy(first, header, (size_t) n);
   int fd = s->fd;
   s->fd = -1;
-  return al__transport_attach(&s->t, fd, first, (size_t) n + s->agent.len, marker);
+  return al__transport_socket(&s->t, fd, first, (size_t) n + s->agent.len, marker);
 }
 
 static void

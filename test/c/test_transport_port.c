@@ -81,7 +81,8 @@ peer(const char *mode, bool ours) {
   snprintf(pidfile, sizeof pidfile, "%s", lane("qemu.pid"));
   pid_t pid = al_test_fork();
   if (pid == 0) {
-    execlp("python3", "qemu", "test/fixtures/fake-port.py", path, mode, ours ? "-pidfile" : NULL, pidfile, (char *) NULL);
+    execlp("python3", "qemu", "test/fixtures/fake-port.py", path, mode, ours ? "-pidfile" : NULL, pidfile,
+      (char *) NULL);
     _exit(127);
   }
   return pid;

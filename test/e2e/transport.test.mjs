@@ -47,7 +47,8 @@ describe("transport shell", { concurrency: false }, () => {
   it("one login carries it, and the VM has no port", async () => {
     assert.equal(shells(lane.name).length > 0, true);
     assert.equal(commands(lane.name).some((args) => args.includes("virtserialport")), false);
-    assert.equal((await lane.handle.exec("cat /sys/class/virtio-ports/*/name 2>/dev/null | grep -c agent-lane")).stdout, "0\n");
+    const r = await lane.handle.exec("cat /sys/class/virtio-ports/*/name 2>/dev/null | grep -c agent-lane");
+    assert.equal(r.stdout, "0\n");
   });
   sameTests(() => lane.handle);
   it("nothing is left", async () => {
