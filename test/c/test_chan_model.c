@@ -302,6 +302,7 @@ make_model(model_t *m) {
   if (sim_percent(30)) m->fate = (fate_t) (1 + sim_below(FATE_KINDS - 1));
   if (m->file && m->fate != FATE_NONE) m->fate = FATE_RESET;
   m->fate_at = sim_below(400);
+  m->plan.endless = !m->file && m->fate && sim_percent(40);
   m->grace_ms = (uint32_t) sim_below(3) * 100;
 }
 
@@ -337,7 +338,11 @@ check_end(const model_t *m) {
 /* What the commands saw. Only while the channel lived to the end. */
 static void
 check_commands(void) {
+  uint64_t in, out;
   CHECK(sim_agent_held() == 0, "the agent still holds descriptors");
+  sim_agent_counted(&in, &out);
+  CHECK(in == chan->sent && out == chan->received && chan->rlen == 0, "the two ends have not counted the same");
+  CHECK(!chan->crossed || chan->acked < chan->crossed->reset_at, "a stream is kept after the guest has read its RESET");
   for (size_t i = 0; i < AL_STREAMS_MAX; i++) {
     const sim_command_t *c = &sim_commands[i];
     if (!c->used) continue;
@@ -412,12 +417,12 @@ run_schedule(uint64_t seed) {
   models_len = sim_percent(90) ? 1 + sim_below(6) : 1 + sim_below(STREAMS_MAX);
   for (size_t i = 0; i < models_len; i++) make_model(&models[i]);
   chunk_max = chunks[sim_percent(10) ? 0 : 1 + sim_below(4)];
-  /* Crumbs for megabytes would only take long. */
-  for (size_t i = 0; i < models_len && chunk_max < 5000; i++) {
+  size_t room = sim_percent(20) ? 1 + sim_below(2000) : 4096 + sim_below(200000), step = room < chunk_max ? room : chunk_max;
+  for (size_t i = 0; i < models_len && step < 5000; i++) { /* crumbs for megabytes would only take long */
     sim_plan_t *p = &models[i].plan;
-    p->out[0] %= chunk_max * 30, p->out[1] %= chunk_max * 30, models[i].in_total %= chunk_max * 30;
+    p->out[0] %= step * 30, p->out[1] %= step * 30, models[i].in_total %= step * 30;
   }
-  sim_agent_reset(sim_percent(20) ? 1 + sim_below(2000) : 4096 + sim_below(200000), plan_of);
+  sim_agent_reset(room, plan_of);
   death = sim_percent(15) ? (death_t) (1 + sim_below(DEATH_KINDS - 1)) : DEATH_NONE;
   death_at = sim_below(250);
   al_chan_opts_t o = {.in = (uv_stream_t *) &sim_pipe, .out = (uv_stream_t *) &sim_pipe};

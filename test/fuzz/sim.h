@@ -63,6 +63,7 @@ typedef struct sim_plan_s {    /* of the command, or file, that the request's la
   uint64_t out[2];             /* bytes it writes to stdout and stderr; out[0]: the file's size */
   uint64_t in_limit;           /* reads that many bytes of stdin, then closes it; UINT64_MAX = up to its end */
   bool ignores_term, holder;   /* holder: a child of it keeps the pipes open */
+  bool endless;                /* ends by a signal only */
   bool shrinks;                /* the file is shorter than it was when it was opened */
   int exit_code;
 } sim_plan_t;
@@ -79,6 +80,7 @@ typedef struct sim_command_s {
 extern sim_command_t sim_commands[AL_STREAMS_MAX];
 extern uint32_t sim_agent_code; /* of the agent's REJECT; 0 = none */
 extern const char *sim_agent_text;
+extern bool sim_any_stdin;      /* do not look at what is written to the commands */
 extern const char *sim_broken;  /* what an invariant inside the simulation saw; NULL = nothing */
 void
 sim_agent_reset(size_t room, void (*plan)(uint32_t key, sim_plan_t *out)); /* room: bytes that each direction holds */
@@ -98,5 +100,7 @@ void
 sim_agent_stop(void); /* SIGTERM to the agent */
 unsigned
 sim_agent_held(void); /* descriptors that it holds */
+void
+sim_agent_counted(uint64_t *in, uint64_t *out); /* what counts for the pacing */
 
 #endif

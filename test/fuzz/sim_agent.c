@@ -231,6 +231,12 @@ sim_agent_held(void) {
   return n;
 }
 
+void
+sim_agent_counted(uint64_t *in, uint64_t *out) {
+  *in = in_total;
+  *out = out_total;
+}
+
 /* ---- commands ---- */
 
 static void
@@ -252,7 +258,7 @@ void
 sim_agent_commands(void) {
   for (size_t i = 0; i < commands_high; i++) {
     sim_command_t *c = &sim_commands[i];
-    bool busy = false;
+    bool busy = c->plan.endless;
     if (!c->used || c->exited || sim_percent(25)) continue;
     if (c->pipe[0] >= 0) use_stdin(c);
     if (c->pipe[0] >= 0) busy = true;
