@@ -19,7 +19,9 @@ export interface InteractiveOptions {
 interface Command {
   readonly lane: string;
   readonly argv: readonly string[];
-  readonly cwd: string;
+  /** Default, for an attached lane only: its worktree. */
+  readonly cwd: string | undefined;
+  readonly sudo?: boolean;
   /** Names of the run's variables: they are not replaced by the terminal's. */
   readonly env: Readonly<Record<string, string>>;
 }

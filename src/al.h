@@ -56,6 +56,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * create        home?, limactlPath?, allowUnknownLima?, cpus, memoryGiB, diskGiB, timeoutMinutes, startTimeoutSeconds, syncInTimeoutSeconds (0 = none),
  *               queueTimeoutSeconds (0 = inside the start timeout), maxConcurrentVms, image?, network,
  *               accelerator, guestSudo, worktreePath, env {NAME: text}  ->  {lane, worktreePath, home, dir, pid, …}
+ * attach        home?, limactlPath?, lane  ->  {lane}: a ready lane of another process, for the calls below; close leaves it
  * exec          lane, command | argv [..], cwd?, sudo?, env? {}, stdin? bytes, inputOpen?, mode: "whole" | "lines" | "stream"
  *               -> {exitCode, signal, stdout bytes, stderr bytes, stdoutDropped, stderrDropped, spawnNs}
  * write         exec (id of the exec request), data bytes, end?   -> {queued}

@@ -22,6 +22,7 @@ static const struct {
   void (*run)(al_engine_t *e, al_request_t *r);
 } handlers[] = {
   { "create", al_do_create },
+  { "attach", al_do_attach },
   { "exec", al_do_exec },
   { "write", al_do_write },
   { "signal", al_do_signal },

@@ -105,6 +105,8 @@ al_do_create(al_engine_t *e, al_request_t *r);
 void
 al_do_exec(al_engine_t *e, al_request_t *r);
 void
+al_do_attach(al_engine_t *e, al_request_t *r);
+void
 al_do_write(al_engine_t *e, al_request_t *r);
 void
 al_do_signal(al_engine_t *e, al_request_t *r);

@@ -78,6 +78,7 @@ claimed(void *data, int status, const al_err_t *err) {
 
 void
 al_lane_do_destroy(al_lane_t *lane) {
+  AL_ASSERT(!lane->attached);
   if (lane->destroying) return;
   lane->destroying = true;
   lane->destroy_wanted = false;

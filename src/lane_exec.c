@@ -174,14 +174,14 @@ read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
   int rc;
   if (
     (rc = al_val_get_text(p, "command", NULL, &command, err))
-    || (rc = al_val_get_text(p, "cwd", lane->worktree, &cwd, err))
+    || (rc = al_val_get_text(p, "cwd", lane->attached ? NULL : lane->worktree, &cwd, err))
     || (rc = al_val_get_text(p, "mode", "whole", &mode, err)) || (rc = al_val_get_bool(p, "sudo", false, &sudo, err))
     || (rc = al_val_get_bool(p, "inputOpen", false, &open, err))
   )
     return rc;
   const al_val_t *argv = al_val_get(p, "argv"), *input = al_val_get(p, "stdin"), *env = al_val_get(p, "env");
   if (!command == !argv) return al_err_set(err, AL_EBAD_OPTION, "exec takes either command or argv");
-  if (cwd[0] != '/') return al_err_set(err, AL_EBAD_OPTION, "cwd must be an absolute path in the guest");
+  if (cwd && cwd[0] != '/') return al_err_set(err, AL_EBAD_OPTION, "cwd must be an absolute path in the guest");
   if (input && !is_input(input)) return al_err_set(err, AL_EBAD_OPTION, "stdin must be text or bytes");
   if (argv && (rc = text_list(argv, c->argv, ARGV_MAX, "argv", err))) return rc;
   if (command) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drives live lanes along the state table: writes each state to the registry, then takes the action. */
 #include "lane_life.h"
+#include "lane_attach.h"
 #include "mem.h"
 #include "utf8.h"
 #include <errno.h>
@@ -32,7 +33,7 @@ al_lane_find(al_engine_t *e, const char *name) {
 int
 al_lanes_count(al_engine_t *e) {
   int n = 0;
-  for (al_lane_t *l = e->lanes; l; l = l->next) n += l->state >= 0 && !l->finished;
+  for (al_lane_t *l = e->lanes; l; l = l->next) n += l->state >= 0 && !l->finished && !l->attached;
   return n;
 }
 
@@ -223,6 +224,10 @@ al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reaso
   /* This engine has had its try, the next one is the sweep's. Who asks before all are answered hears what this one came
    * to. */
   if (lane->state == AL_LANE_STUCK) return;
+  if (lane->attached) {
+    al_attach_end(lane, why);
+    return;
+  }
   al_lane_next_t next = al_lane_next(lane->state, event);
   if (next.action == AL_LANE_DO_REFUSE) return; /* a late echo, such as the channel's end after the lane's */
   if (why) keep_cause(lane, event, why);

@@ -25,6 +25,7 @@ struct al_lane_s {
   al_lane_spec_t spec;
   al_lane_row_t row;
   int state;                  /* AL_LANE_*; before the row exists: -1 */
+  bool attached;              /* another process owns it: see lane_attach.c */
   /* options */
   char agent_user[33], worktree[1024], image_want[1024];
   bool sudo;

@@ -25,6 +25,10 @@ al_transport_shell(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_m
 int
 al_transport_port(al_lima_t *l, const al_lane_spec_t *spec, uint64_t deadline_ms, const al_transport_cbs_t *cbs,
   void *data, al_transport_t **out);
+/* For a process that is not the owner: a `limactl shell` that runs the agent which is there, as `--attach`. */
+int
+al_transport_attach(al_lima_t *l, const char *name, uint64_t deadline_ms, const al_transport_cbs_t *cbs, void *data,
+  al_transport_t **out);
 /* A program of this machine in the guest's place (tests, benchmarks): argv run directly, its stdin/stdout are the
  * channel at once. */
 int

@@ -9,6 +9,7 @@ import { addDoctor } from "./commands/doctor.js";
 import { addImage } from "./commands/image.js";
 import { addLs } from "./commands/ls.js";
 import { addReap } from "./commands/reap.js";
+import { addShell } from "./commands/shell.js";
 import { complain } from "./output.js";
 
 const EXAMPLES = `
@@ -16,6 +17,7 @@ Examples:
   agent-lane doctor                        check what this machine lacks
   agent-lane image import image/out/base   put a built guest image into the store
   agent-lane ls                            list the lanes
+  agent-lane shell                         a shell in the only lane that is open
   agent-lane reap --dry-run                say which lanes are past their time or without owner
 
 Exit status: 0 done, 1 failed (the reason and a cure on stderr), 2 wrong usage.`;
@@ -44,7 +46,7 @@ async function main(): Promise<void> {
     .addHelpText("after", EXAMPLES)
     .exitOverride();
   // Subcommands copy these settings when they are made, so this comes after exitOverride.
-  for (const add of [addDoctor, addLs, addReap, addImage]) add(program);
+  for (const add of [addDoctor, addLs, addShell, addReap, addImage]) add(program);
   try {
     await program.parseAsync();
   } catch (error) {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// agent-lane shell: a shell or a command in a lane that another process owns, without disturbing it.
+import type { Command } from "commander";
+import { engine } from "../../engine.js";
+import { LaneError } from "../../errors.js";
+import { interact } from "../../interactive.js";
+import { plain } from "../output.js";
+import { addCommon, common, type CommonOptions } from "./common.js";
+
+type Row = Readonly<Record<string, unknown>>;
+
+const LOGIN = ["/bin/sh", "-c", 'exec "${SHELL:-/bin/sh}" -l'];
+
+/** The only lane that is ready, when none is named. */
+async function onlyLane(options: CommonOptions): Promise<string> {
+  const rows = await engine().request<readonly Row[]>("list", common(options));
+  const ready = rows.filter((row) => row["state"] === "ready").map((row) => plain(row["name"]));
+  const [name] = ready;
+  if (ready.length === 1 && name !== undefined) return name;
+  throw new LaneError({
+    code: "NO_SUCH_LANE",
+    message:
+      ready.length === 0 ? "there is no lane that is ready" : `${ready.length} lanes are ready: ${ready.join(", ")}`,
+    cure: ready.length === 0 ? "See `agent-lane ls` for lanes that are starting." : "Name the one you mean.",
+  });
+}
+
+export function addShell(program: Command): void {
+  addCommon(program.command("shell"), { limactl: true })
+    .description("run a shell, or a command, in an open lane beside its owner")
+    .argument("[name]", "the lane's name; may be left out when only one is ready")
+    .argument("[command...]", "what to run instead of a shell (after --)")
+    .option("--cwd <dir>", "absolute directory in the guest (default: the worktree)")
+    .option("--root", "run it as root of the guest")
+    .addHelpText(
+      "after",
+      "\nOn a terminal when stdin is one. Ends with the command's status; leaving it does not touch the lane.\n\nExamples:\n  agent-lane shell\n  agent-lane shell agent-lane-0000abcd-0000wxyz\n  agent-lane shell agent-lane-0000abcd-0000wxyz -- git log --oneline\n  agent-lane shell -- make test",
+    )
+    .action(async (_name: string | undefined, _words: string[], options: CommonOptions & ShellOptions, self: Command) =>
+      run(wordsOf(self), options),
+    );
+}
+
+interface ShellOptions {
+  readonly cwd?: string;
+  readonly root?: boolean;
+}
+
+/** `[NAME] [-- COMMAND...]`: what comes after `--` is never a name. */
+function wordsOf(self: Command): { name: string | undefined; command: readonly string[] } {
+  const dashes = process.argv.indexOf("--");
+  const command = dashes < 0 ? [] : process.argv.slice(dashes + 1);
+  const before = self.args.slice(0, self.args.length - command.length);
+  if (before.length > 1) self.error("error: a command comes after -- (agent-lane shell NAME -- COMMAND)");
+  return { name: before[0], command };
+}
+
+async function run(
+  { name, command }: { name: string | undefined; command: readonly string[] },
+  options: CommonOptions & ShellOptions,
+): Promise<void> {
+  const core = engine();
+  const wanted = name ?? (await onlyLane(options));
+  const { lane } = await core.request<{ lane: string }>("attach", { ...common(options), lane: wanted });
+  try {
+    const { exitCode } = await interact(
+      core,
+      { lane, argv: command.length > 0 ? command : LOGIN, cwd: options.cwd, sudo: options.root ?? false, env: {} },
+      { stdin: process.stdin, stdout: process.stdout, stderr: process.stderr },
+      () => false,
+    );
+    process.exitCode = exitCode;
+  } finally {
+    await core.request("close", { lane }).catch(() => undefined);
+  }
+}
