@@ -50,7 +50,8 @@ describe("the end of a command", () => {
       report("result", await lane.exec("exit 4", { signal: late.signal }));
       late.abort();
       report("after", (await lane.exec("echo fine")).stdout);
-      report("whole", await refused(() => lane.exec("head -c 100000 /dev/zero | tr '\\\\0' x; echo; exec sleep 60", { signal: AbortSignal.timeout(1500) })).then((e) => [e.code, e.stdout.length, e.exitCode]));`);
+      const third = new AbortController();
+      report("whole", await refused(() => lane.exec("head -c 100000 /dev/zero | tr '\\\\0' x; echo; echo >&2; exec sleep 60", { signal: third.signal, onStderrLine: () => third.abort() })).then((e) => [e.code, e.stdout.length, e.exitCode]));`);
     expect(said["aborted"]).toMatchObject({
       code: "ABORTED",
       stdout: "one\nbye\n",
