@@ -1,74 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench exec`: what one command costs on one lane, five ways, interleaved. Last line: one JSON object.
-import { readdirSync } from "node:fs";
-import { homedir } from "node:os";
+// `bench exec`: what one command costs on a lane of each transport, beside the ways it would be done without us and
+// beside a bare echo of the same transport, interleaved. Last line: one JSON object.
 import { join } from "node:path";
-import { lima } from "@agent-lane/provider-lima";
-import { bareEnv, runChild, startEcho } from "./lib/children.mjs";
-import { median, round, table, timed } from "./lib/stats.mjs";
+import { createLane } from "@agent-lane/provider-lima";
+import { bareEnv, runChild } from "./lib/children.mjs";
+import { echoOn, limaHome, rawTransport, shellArgs } from "./lib/raw.mjs";
+import { report, roundsOr } from "./lib/report.mjs";
+import { median, round, timed } from "./lib/stats.mjs";
 
-const ROUNDS = 10;
-const PER_ROUND = { ours: 20, shell: 2, ssh: 4, echo: 40, spawn: 5 };
+const rounds = roundsOr(10);
+const PER_ROUND = { sh: 20, argv: 20, limactl_shell: 2, ssh_mux: 4, echo: 40 };
+const ARGV = ["/bin/busybox", "true"]; // static; dynamic linking is what costs in an emulated guest
 const limactl = process.env.BENCH_LIMACTL;
-const limaHome = join(process.env.AGENT_LANE_HOME ?? join(homedir(), ".agent-lane"), "lima");
-const lanes = () => readdirSync(limaHome).filter((entry) => /^agent-lane-/.test(entry));
+const samples = {};
 
-// Only the answer of the engine itself carries the guest's own spawn time; the handle does not show it.
+// Only the answer of the engine itself carries the guest's own spawn time.
 const { engine } = await import(new URL("./engine.js", import.meta.resolve("@agent-lane/provider-lima")).href);
 
-async function fill(samples, key, n, one) {
-  for (let i = 0; i < n; i++) samples[key].push(round(await one(), 3));
-}
-
-const before = new Set(lanes());
-const handle = await lima({
-  cpus: 2,
-  memoryGiB: 2,
-  network: "none",
-  limactlPath: limactl,
-  accelerator: process.env.BENCH_ACCELERATOR ?? "tcg",
-}).create({ env: {} });
-const samples = { ours_ms: [], limactl_shell_ms: [], ssh_mux_ms: [], raw_echo_ms: [], guest_spawn_ms: [] };
-const name = lanes().find((entry) => !before.has(entry));
-const env = bareEnv(limaHome);
-const shell = ["--tty=false", "--log-level", "error", "shell", "--workdir", "/", name];
-const ssh = ["-F", join(limaHome, name, "ssh.config"), `lima-${name}`];
-let echo;
-try {
-  const ours = () => timed(() => handle.exec("true"));
-  const bySsh = () => timed(() => runChild("ssh", [...ssh, "true"], { env }));
-  const byShell = () => timed(() => runChild(limactl, [...shell, "true"], { env }));
-  const spawnOnly = async () =>
-    (await engine().request("exec", { lane: name, command: "true", cwd: "/", mode: "whole" })).spawnNs / 1e6;
-  echo = startEcho(limactl, [...shell, "cat"], { env });
-  // Everything once before it counts: first login, page cache, mux.
-  for (const warm of [ours, bySsh, byShell, () => echo.echo(64), spawnOnly]) await warm();
-  for (let i = 0; i < ROUNDS; i++) {
-    await fill(samples, "ours_ms", PER_ROUND.ours, ours);
-    await fill(samples, "limactl_shell_ms", PER_ROUND.shell, byShell);
-    await fill(samples, "ssh_mux_ms", PER_ROUND.ssh, bySsh);
-    await fill(samples, "raw_echo_ms", PER_ROUND.echo, () => echo.echo(64));
-    await fill(samples, "guest_spawn_ms", PER_ROUND.spawn, spawnOnly);
+async function measure(transport, lane) {
+  const env = bareEnv(limaHome);
+  const ssh = ["-F", join(limaHome, lane.name, "ssh.config"), `lima-${lane.name}`, "true"];
+  await lane.exec("until [ -e /run/lima-boot-done ]; do sleep 0.2; done"); // sshd comes after a port
+  const raw = await rawTransport(lane, transport);
+  const echo = echoOn(raw.run("cat"));
+  const spawns = { sh: [], argv: [] };
+  const command = (kind, what) => async () => {
+    let answer;
+    const ms = await timed(async () => {
+      answer = await engine().request("exec", { lane: lane.name, cwd: "/", mode: "whole", ...what });
+    });
+    if (answer.exitCode !== 0) throw new Error(`exit status ${answer.exitCode}`);
+    spawns[kind].push(round(answer.spawnNs / 1e6, 3));
+    return ms;
+  };
+  const ways = {
+    sh: command("sh", { command: "true" }),
+    argv: command("argv", { argv: ARGV }),
+    limactl_shell: () => timed(() => runChild(limactl, [...shellArgs(lane.name), "true"], { env })),
+    ssh_mux: () => timed(() => runChild("ssh", ssh, { env })),
+    echo: () => echo(64),
+  };
+  for (const way of Object.values(ways)) await way(); // first login, page cache, mux
+  for (const list of Object.values(spawns)) list.length = 0;
+  for (let i = 0; i < rounds; i++) {
+    for (const [name, way] of Object.entries(ways))
+      for (let n = 0; n < PER_ROUND[name]; n++) (samples[`${transport}_${name}`] ??= []).push(round(await way(), 3));
+    console.log(`${transport}: round ${i + 1} of ${rounds}`);
   }
-} finally {
-  echo?.end();
-  await handle.close();
+  for (const [kind, list] of Object.entries(spawns)) samples[`${transport}_${kind}_spawn`] = list;
+  raw.end();
 }
 
-table("one `true` in the guest", "ms", [
-  ['Agent Lane: exec("true")', samples.ours_ms],
-  ["limactl shell NAME true", samples.limactl_shell_ms],
-  ["ssh -F ssh.config (mux)", samples.ssh_mux_ms],
-  ["guest: spawning sh -c true", samples.guest_spawn_ms],
-  ["64-byte echo, limactl shell cat", samples.raw_echo_ms],
-]);
-const result = { bench: "exec", lane: name };
-for (const [key, values] of Object.entries(samples)) result[key] = round(median(values), 3);
-const bound = result.guest_spawn_ms + 3 * result.raw_echo_ms + 5;
-console.log(
-  `ours is ${(result.limactl_shell_ms / result.ours_ms).toFixed(1)} x faster than limactl shell (goal: at least 5)`,
-);
-console.log(
-  `ours adds ${(result.ours_ms - result.guest_spawn_ms).toFixed(2)} ms to the guest's own spawn (bound: spawn + 3 echoes + 5 ms = ${bound.toFixed(2)} ms)\n`,
-);
-console.log(JSON.stringify({ ...result, samples }));
+for (const transport of ["port", "shell"]) {
+  const lane = await createLane({
+    cpus: 2, memoryGiB: 2, network: "none", limactlPath: limactl, transport,
+    accelerator: process.env.BENCH_ACCELERATOR ?? "tcg",
+  });
+  try {
+    await measure(transport, lane);
+  } finally {
+    await lane.close();
+  }
+}
+
+const rows = {}, goals = [];
+for (const transport of ["port", "shell"]) {
+  const of = (name) => median(samples[`${transport}_${name}`]);
+  const label = {
+    sh: "sh -c true",
+    sh_spawn: "sh -c true, the guest's own part",
+    argv: ARGV.join(" "),
+    argv_spawn: `${ARGV.join(" ")}, the guest's own part`,
+    echo: "64-byte echo, bare",
+    limactl_shell: "limactl shell NAME true",
+    ssh_mux: "ssh -F ssh.config NAME true (mux)",
+  };
+  for (const [name, text] of Object.entries(label)) rows[`${transport}_${name}`] = `${transport}: ${text}`;
+  const over = (kind) => of(kind) - of(`${kind}_spawn`) - of("echo");
+  const bound = transport === "port" ? 1 : 2;
+  for (const kind of ["sh", "argv"])
+    goals.push({ text: `${transport}: ${label[kind]} over guest's part and echo, ms`, value: over(kind), bound });
+  const few = { text: `${transport}: limactl shell / sh -c true`, value: of("limactl_shell") / of("sh") };
+  goals.push({ ...few, bound: 6, least: true });
+  const many = { text: `${transport}: limactl shell / ${label.argv}`, value: of("limactl_shell") / of("argv") };
+  goals.push(transport === "port" ? { ...many, bound: 30, least: true } : many);
+}
+report({ bench: "exec", title: "one command in the guest", unit: "ms", rows, samples, goals });
