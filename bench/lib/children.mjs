@@ -27,21 +27,3 @@ export function runChild(program, args, { env, input, seconds = 60 } = {}) {
     });
   });
 }
-
-/** An echo over the child's pipes: `echo(n)` gives the milliseconds of one round trip of n bytes. */
-export function startEcho(program, args, { env }) {
-  const child = spawn(program, args, { env, stdio: ["pipe", "pipe", "ignore"] });
-  let waiting = 0, done = () => {};
-  child.stdout.on("data", (d) => { if ((waiting -= d.length) <= 0) done(); });
-  const echo = (n) => new Promise((resolve, reject) => {
-    const timer = setTimeout(() => reject(new Error("no echo within 30 s")), 30_000);
-    const started = process.hrtime.bigint();
-    waiting = n;
-    done = () => {
-      clearTimeout(timer);
-      resolve(Number(process.hrtime.bigint() - started) / 1e6);
-    };
-    child.stdin.write(Buffer.alloc(n, 120));
-  });
-  return { echo, end: () => { child.stdin.end(); child.kill("SIGTERM"); } };
-}
