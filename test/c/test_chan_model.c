@@ -48,7 +48,7 @@ static uint64_t sweeps, seed_now;
 static death_t death;
 static uint64_t death_at;
 static bool dead;
-static size_t chunk_max;
+static size_t chunk_max, step;
 static struct { uint64_t schedules, streams, bytes, resets, cancels, signals, deaths, sweeps; } sums;
 
 #define CHECK(ok, what) \
@@ -152,7 +152,7 @@ open_stream(model_t *m) {
   } else {
     if (!padding[0]) memset(padding, 'x', sizeof padding - 1);
     snprintf(name, sizeof name, "%u", (unsigned) (m - models));
-    const char *argv[] = {"command", sim_percent(5) ? padding : "argument", name, NULL};
+    const char *argv[] = {"command", step >= 300 && sim_percent(5) ? padding : "argument", name, NULL};
     al_exec_req_t req = {.argv = argv, .cwd = "/", .with_stdin = m->with_stdin};
     r = al_stream_exec(chan, &req, &cbs, m, &m->s, &err);
   }
@@ -417,7 +417,8 @@ run_schedule(uint64_t seed) {
   models_len = sim_percent(90) ? 1 + sim_below(6) : 1 + sim_below(STREAMS_MAX);
   for (size_t i = 0; i < models_len; i++) make_model(&models[i]);
   chunk_max = chunks[sim_percent(10) ? 0 : 1 + sim_below(4)];
-  size_t room = sim_percent(20) ? 1 + sim_below(2000) : 4096 + sim_below(200000), step = room < chunk_max ? room : chunk_max;
+  size_t room = sim_percent(20) ? 1 + sim_below(2000) : 4096 + sim_below(200000);
+  step = room < chunk_max ? room : chunk_max;
   for (size_t i = 0; i < models_len && step < 5000; i++) { /* crumbs for megabytes would only take long */
     sim_plan_t *p = &models[i].plan;
     p->out[0] %= step * 30, p->out[1] %= step * 30, models[i].in_total %= step * 30;
