@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -122,7 +121,6 @@ child_main(void *arg) {
   setsid();
   for (int i = 0; i < AL_SUBS; i++)
     if (dup2(sp->fd[i], i) < 0) fail(sp, errno, "descriptors", "");
-  if (sp->tty && ioctl(0, TIOCSCTTY, 0) != 0) fail(sp, errno, "terminal", "");
   if (sp->tty && ioctl(0, TIOCSCTTY, 0) != 0) fail(sp, errno, "terminal", "");
   if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &(uint64_t[2]) {files_limit.rlim_cur, files_limit.rlim_max}, NULL) != 0)
     fail(sp, errno, "limits", "");
