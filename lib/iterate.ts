@@ -3,7 +3,7 @@
 import type { Engine } from "./engine.js";
 import { aborted, LaneError, OWN_ERRORS } from "./errors.js";
 import { checkExec, requestOf, type ExecOptions } from "./exec.js";
-import { tailText } from "./lines.js";
+import { tailText, textOf } from "./lines.js";
 import type { Home } from "./process.js";
 import { atOnce, Feed } from "./stdin.js";
 
@@ -55,7 +55,7 @@ class Batches {
 }
 
 function* linesOf(data: Buffer): Generator<string> {
-  const text = data.toString("utf8");
+  const text = textOf(data);
   for (let from = 0, end; from < text.length; from = end + 1) {
     end = text.indexOf("\n", from);
     if (end < 0) end = text.length;

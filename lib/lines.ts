@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // From bytes to the caller's lines: whole lines in, one call each, and an end to it when the callback fails.
 
+import { isAscii } from "node:buffer";
+
 /** A tail may begin inside a character; the rest of that character is dropped. */
 export function tailText(bytes: Buffer, dropped: number): string {
   let from = 0;
   while (dropped > 0 && from < 3 && from < bytes.length && ((bytes[from] ?? 0) & 0xc0) === 0x80) from++;
   return bytes.toString("utf8", from);
+}
+
+/** Most output is ASCII; then bytes are characters and need no decoding. */
+export function textOf(data: Buffer): string {
+  return data.toString(isAscii(data) ? "latin1" : "utf8");
 }
 
 /** Delivers lines to the caller's function until it throws or the lane closes. */
@@ -23,7 +30,7 @@ export class LineSink {
 
   /** Whole lines, each ended by a newline. */
   deliver(data: Buffer): void {
-    const text = data.toString("utf8");
+    const text = textOf(data);
     for (let from = 0; from < text.length;) {
       if (this.thrown !== undefined || this.#stopped()) return;
       let end = text.indexOf("\n", from);
@@ -31,7 +38,7 @@ export class LineSink {
       try {
         const returned = this.#onLine(text.slice(from, end));
         // An async callback is not awaited, but its rejection must not end the process.
-        if (returned instanceof Promise) returned.catch((error: unknown) => this.#fail(error));
+        if (returned !== undefined && returned instanceof Promise) returned.catch((error: unknown) => this.#fail(error));
       } catch (error) {
         this.#fail(error);
       }

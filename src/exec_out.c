@@ -3,6 +3,7 @@
 #include "exec_int.h"
 #include "mem.h"
 #include <errno.h>
+#include <string.h>
 
 #define GIANT AL_WINDOW_DEFAULT /* a line from this length on is not copied once more */
 
@@ -84,6 +85,32 @@ on_line(void *data, const uint8_t *line, size_t len, bool cut) {
   return r < 0 ? r : tail_line(o, line, len);
 }
 
+static int
+take_run(al_out_t *o, const uint8_t *lines, size_t n) {
+  int r = al_buf_append(&o->batch, lines, n);
+  return r < 0 ? r : tail_line(o, lines, n - 1);
+}
+
+/* Nearly all output is whole lines in a row: these go on in one piece. */
+static int
+take_lines(al_out_t *o, const uint8_t *p, size_t n) {
+  int r = 0;
+  while (n > 0 && r == 0) {
+    size_t step = al_lines_run(&o->split, p, n);
+    if (step > 0) {
+      r = take_run(o, p, step);
+    } else {
+      const uint8_t *end = o->split.part.len > 0 ? memchr(p, '\n', n) : NULL;
+      step = end ? (size_t) (end - p) + 1 : n;
+      r = al_lines_feed(&o->split, p, step, on_line, o);
+    }
+    p += step;
+    n -= step;
+  }
+  if (r == 0) hand_batch(o);
+  return r;
+}
+
 int
 al__out_take(al_out_t *o, const uint8_t *p, size_t n) {
   al_exec_t *e = o->e;
@@ -98,9 +125,8 @@ al__out_take(al_out_t *o, const uint8_t *p, size_t n) {
       e->cbs.on_bytes(e, e->data, o->sub, p, n);
       break;
     case AL_KEEP_LINES:
-      r = al_lines_feed(&o->split, p, n, on_line, o);
-      if (r == 0) hand_batch(o);
-      else if (r > 0) r = 0; /* cancelled meanwhile */
+      r = take_lines(o, p, n);
+      if (r > 0) r = 0; /* cancelled meanwhile */
       break;
     case AL_KEEP_TAIL: r = al_tail_append(&o->tail, p, n); break;
     case AL_KEEP_WHOLE: r = al_buf_append(&o->whole, p, n); break;

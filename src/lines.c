@@ -62,9 +62,8 @@ add(al_lines_t *l, const uint8_t *p, size_t n, al_lines_cb cb, void *data) {
 }
 
 static int
-complete(al_lines_t *l, const uint8_t *line, size_t len, al_lines_cb cb, void *data) {
+complete(const uint8_t *line, size_t len, al_lines_cb cb, void *data) {
   if (len > 0 && line[len - 1] == '\r') len--;
-  l->lines++;
   return cb(data, len ? line : (const uint8_t *) "\n", len, false);
 }
 
@@ -74,7 +73,6 @@ complete_part(al_lines_t *l, al_lines_cb cb, void *data) {
   bool cr = b->len > 0 && b->data[b->len - 1] == '\r';
 
   if (b->len > 0) b->data[b->len - cr] = '\n';
-  l->lines++;
   int rc = cb(data, b->len > (size_t) cr ? b->data : (const uint8_t *) "\n", b->len - cr, false);
   if (rc) return rc;
   al_buf_drop(b, b->len);
@@ -87,7 +85,7 @@ al_lines_feed(al_lines_t *l, const uint8_t *p, size_t n, al_lines_cb cb, void *d
     const uint8_t *end = memchr(p, '\n', n);
     size_t len = end ? (size_t) (end - p) : n;
     bool direct = end && l->part.len == 0 && (len <= l->max || (len == l->max + 1 && p[len - 1] == '\r'));
-    int rc = direct ? complete(l, p, len, cb, data) : add(l, p, len, cb, data);
+    int rc = direct ? complete(p, len, cb, data) : add(l, p, len, cb, data);
     if (rc) return rc;
     if (end && !direct) {
       rc = complete_part(l, cb, data);
@@ -97,6 +95,13 @@ al_lines_feed(al_lines_t *l, const uint8_t *p, size_t n, al_lines_cb cb, void *d
     p += len + 1, n -= len + 1;
   }
   return 0;
+}
+
+size_t
+al_lines_run(const al_lines_t *l, const uint8_t *p, size_t n) {
+  if (l->part.len > 0 || n > l->max) return 0;
+  while (n > 0 && p[n - 1] != '\n') n--;
+  return n > 0 && !memchr(p, '\r', n) ? n : 0;
 }
 
 int
@@ -109,7 +114,6 @@ al_lines_finish(al_lines_t *l, al_lines_cb cb, void *data) {
     int rc = cut(l, cb, data);
     if (rc) return rc;
   }
-  l->lines++;
   b->data[b->len] = '\n';
   int rc = cb(data, b->data, b->len, false);
   if (rc) return rc;

@@ -80,9 +80,33 @@ test_lines_counts(void **state) {
   al_lines_init(&l, 2);
   al_lines_feed(&l, (const uint8_t *) "abcde\nf", 7, note, &log);
   al_lines_finish(&l, note, &log);
-  assert_int_equal(l.lines, 2);
   assert_int_equal(l.cuts, 2);
   al_lines_deinit(&l);
+}
+
+static size_t
+run_of(size_t max, const char *before, const char *text) {
+  log_t log = {0};
+  al_lines_t l;
+  al_lines_init(&l, max);
+  al_lines_feed(&l, (const uint8_t *) before, strlen(before), note, &log);
+  size_t n = al_lines_run(&l, (const uint8_t *) text, strlen(text));
+  al_lines_deinit(&l);
+  return n;
+}
+
+static void
+test_lines_run(void **state) {
+  (void) state;
+  assert_int_equal(run_of(0, "", "one\n\ntwo\nthr"), 9);
+  assert_int_equal(run_of(0, "done\n", "one\n"), 4);
+  assert_int_equal(run_of(0, "", "\n"), 1);
+  assert_int_equal(run_of(0, "", "one"), 0);
+  assert_int_equal(run_of(0, "on", "e\ntwo\n"), 0); /* something unfinished goes before */
+  assert_int_equal(run_of(0, "", "one\r\ntwo\n"), 0);
+  assert_int_equal(run_of(0, "", "one\ntwo\r"), 4); /* not of these lines */
+  assert_int_equal(run_of(8, "", "one\ntwo\n"), 8);
+  assert_int_equal(run_of(7, "", "one\ntwo\n"), 0); /* one may be too long */
 }
 
 static void
@@ -127,6 +151,7 @@ main(void) {
     cmocka_unit_test(test_lines_cap_and_neighbours),
     cmocka_unit_test(test_lines_cut_keeps_sequences_whole),
     cmocka_unit_test(test_lines_counts),
+    cmocka_unit_test(test_lines_run),
     cmocka_unit_test(test_lines_callback_stops),
     cmocka_unit_test(test_lines_out_of_memory_is_told),
   };
