@@ -23,11 +23,11 @@
  * our RESET: what was on its way is dropped, but checked as before, so that it cannot be more than the stream's own
  * windows allow. */
 
-#define AL_CHUNK_MAX 16384u       /* payload bytes of one stream per round */
-#define AL_WRITE_MAX 65536u       /* bytes of one write */
-#define AL_READ_MAX 131072u       /* read buffer: two frames of the largest size */
-#define AL_ACK_EVERY 16384u       /* acknowledge when that many bytes came; the protocol asks for 32 KiB at most */
-#define AL_CREDIT_EVERY (AL_WINDOW_DEFAULT / 4)
+#define AL_CHUNK_MAX 32768u       /* payload bytes of one stream per round */
+#define AL_WRITE_MAX 131072u      /* bytes of one write */
+#define AL_READ_MAX 262144u       /* read buffer: four frames of nearly the largest size */
+#define AL_ACK_EVERY 65536u       /* acknowledge when that many bytes came, as the protocol asks */
+#define AL_CREDIT_EVERY (AL_WINDOW_DEFAULT / 2)
 #define AL_CTL_MAX 65536u         /* control queue; a guest that lets it fill up is not taking anything */
 
 typedef enum {

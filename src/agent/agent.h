@@ -10,10 +10,11 @@
 #include <sys/types.h>
 
 #define AL_AGENT_BUILD "agent-lane agent 0.1.0"
-#define AL_CHUNK 32768u            /* largest DATA payload the agent sends */
-#define AL_ACK_EVERY 32768u        /* acknowledge at the latest after this many bytes read */
+#define AL_CHUNK 65536u            /* largest DATA payload the agent sends */
+#define AL_PIPE 262144u            /* what a command's pipe holds, where the kernel allows it */
+#define AL_ACK_EVERY 65536u        /* acknowledge at the latest after this many bytes read */
 #define AL_CREDIT_EVERY 65536u     /* give stdin credit back in portions of this size */
-#define AL_PACING_ROOM 4096u       /* DATA waits until at least this much may be sent unacknowledged */
+#define AL_PACING_ROOM 32768u      /* DATA waits until at least this much may be sent unacknowledged */
 #define AL_PONGS_MAX 64            /* pings not answered yet; more is fatal */
 #define AL_HELLO_MS 30000          /* how long the host may take to say HELLO */
 #define AL_FLUSH_MS 2000           /* how long a REJECT or the last EXIT may take to leave */

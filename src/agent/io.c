@@ -9,7 +9,7 @@
 
 #define IN_SIZE (2u * (AL_FRAME_HEADER + AL_FRAME_MAX))
 #define OUT_SIZE 262144u
-#define OUT_DATA_MAX 32768u /* no DATA is added behind this much: control frames must not wait long */
+#define OUT_DATA_MAX 65536u /* no DATA is added behind this much: control frames must not wait long */
 
 static uint8_t in_buf[IN_SIZE];
 static size_t in_off, in_len;

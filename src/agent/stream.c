@@ -150,6 +150,23 @@ al_stream_feed(al_slot_t *s) {
   if (s->host_ended) al_stream_close_fd(s, AL_SUB_STDIN);
 }
 
+/* What the pipe takes at once need not be copied. Returns the bytes that are done with. */
+static size_t
+feed_directly(al_slot_t *s, const uint8_t *p, size_t n) {
+  ssize_t done;
+  do done = write(s->fd[AL_SUB_STDIN], p, n);
+  while (done < 0 && errno == EINTR);
+  if (done < 0 && errno != EAGAIN) {
+    s->eaten += (uint32_t) n;
+    drop_stdin(s);
+    return n;
+  }
+  if (done <= 0) return 0;
+  s->last_in = p[done - 1];
+  s->eaten += (uint32_t) done;
+  return (size_t) done;
+}
+
 static void
 on_exec(const al_frame_t *f) {
   al_slot_t *s = NULL;
@@ -181,8 +198,9 @@ on_data(al_slot_t *s, const al_frame_t *f) {
     s->eaten += f->len;
     return;
   }
-  area_append(s, AL_WINDOW_DEFAULT, f->payload, f->len);
-  al_stream_feed(s);
+  size_t done = s->area_len == 0 ? feed_directly(s, f->payload, f->len) : 0;
+  if (s->fd[AL_SUB_STDIN] < 0) return;
+  area_append(s, AL_WINDOW_DEFAULT, f->payload + done, f->len - done);
 }
 
 static void

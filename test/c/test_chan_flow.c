@@ -18,8 +18,8 @@ test_chan_sends_no_more_than_pacing_allows(void **state) {
   while (next(&r, &f, 100)) {
     if (f.type == AL_F_DATA && f.stream == 1) in += f.len;
     if (f.type == AL_F_DATA && f.stream == 2) small += f.len;
-    if (f.type == AL_F_DATA) assert_true(f.len <= 16384);
-    if (small == 0) assert_true(in <= 2 * 16384); /* round robin: the small one does not wait for the large one */
+    if (f.type == AL_F_DATA) assert_true(f.len <= 32768);
+    if (small == 0) assert_true(in <= 2 * 32768); /* round robin: the small one does not wait for the large one */
   }
   assert_true(got.counted <= AL_PACING_MAX && got.counted > AL_PACING_MAX - 1024 - AL_FRAME_HEADER);
   assert_int_equal(small, 5000);
@@ -94,16 +94,16 @@ test_chan_credits_what_was_consumed(void **state) {
     assert_int_equal(f.type, AL_F_ACK); /* read, not consumed: acknowledged and not credited */
     acked = al_get64(f.payload);
   }
-  assert_true(acked > 4 * 65536 - 32768);
+  assert_true(acked > 4 * 65536 - 65536);
   assert_int_equal(u.got[1], 4 * 65536);
-  al_stream_consumed(u.s, 1, 65535);
+  al_stream_consumed(u.s, 1, 131071);
   assert_alive(&r); /* sends a ping: the small credit does not go along */
   assert_false(next(&r, &f, 50));
   al_stream_consumed(u.s, 1, 1);
   expect(&r, &f, AL_F_CREDIT);
   assert_int_equal(f.flags, 1);
-  assert_int_equal(al_get32(f.payload), 65536);
-  put(&r, 1, AL_F_DATA, 1, block, sizeof block); /* exactly what was credited */
+  assert_int_equal(al_get32(f.payload), 131072);
+  for (int i = 0; i < 2; i++) put(&r, 1, AL_F_DATA, 1, block, sizeof block); /* exactly what was credited */
   rig_idle(&r, 20);
   assert_false(r.closed);
   put(&r, 1, AL_F_DATA, 1, block, 1);
