@@ -85,7 +85,7 @@ class Input extends Writable {
   #wake: (() => void) | undefined;
 
   constructor(engine: Engine) {
-    super({ highWaterMark: BUFFER, decodeStrings: true });
+    super({ highWaterMark: CHUNK, decodeStrings: true });
     this.#engine = engine;
   }
 
@@ -107,6 +107,11 @@ class Input extends Writable {
 
   override _write(data: Buffer, _encoding: string, done: () => void): void {
     void this.#send(data).then(done);
+  }
+
+  // What was written while a write was under way goes as one.
+  override _writev(parts: { chunk: Buffer }[], done: () => void): void {
+    void this.#send(Buffer.concat(parts.map(({ chunk }) => chunk))).then(done);
   }
 
   override _final(done: () => void): void {

@@ -131,7 +131,7 @@ took_stdin(al_stream_t *s, size_t n) {
   size_t left = s->q.len - s->q_off;
   if (left == 0) {
     s->q.len = s->q_off = 0;
-  } else if (s->q_off >= AL_STDIN_QUEUE_LOW) {
+  } else if (s->q_off >= AL_STDIN_QUEUE_LOW && s->q_off >= left) { /* no byte is moved twice */
     al_buf_drop(&s->q, s->q_off);
     s->q_off = 0;
   }

@@ -93,7 +93,7 @@ new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, a
   s->cbs = *cbs;
   s->data = data;
   al_buf_init(&s->open, AL_OPEN_MAX);
-  al_buf_init(&s->q, AL_STDIN_QUEUE_MAX + AL_STDIN_QUEUE_LOW); /* its front may be sent already */
+  al_buf_init(&s->q, 2 * AL_STDIN_QUEUE_MAX); /* its front may be sent already: no more than waits behind it */
   s->room = AL_WINDOW_DEFAULT;
   for (int i = 0; i < AL_SUBS; i++) s->sub[i].window = AL_WINDOW_DEFAULT;
   *out = s;
