@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One engine: requests go in through post(), events come back through one thread-safe function, many in one call.
 //
-// Theory of operation. The engine thread puts every event into a queue under a mutex and wakes JavaScript only when the
-// queue was empty, so one call carries whatever has gathered. The queue is bounded by the core's credits: LINES and
+// Theory of operation. The engine thread puts every event into a queue under a mutex and wakes JavaScript once for each
+// turn of its loop, so one call carries whatever has gathered. The queue is bounded by the core's credits: LINES and
 // BYTES stop when JavaScript does not give them back with taken(), and those of one stream are one event however small
 // they came. The thread-safe function holds the event loop open exactly while requests are unanswered. The
 // environment's clean-up hook is added after the thread-safe function's own and therefore runs before it: when that
@@ -30,6 +30,7 @@ struct Core {
   unsigned open = 0; // unanswered requests; JavaScript thread only
   std::mutex mutex;
   al_event_t *head = nullptr, *tail = nullptr; // under mutex
+  bool news = false;                           // under mutex: the queue has what JavaScript was not woken for
 
   ~Core() {
     FreeAll(Take());
@@ -38,17 +39,24 @@ struct Core {
   void
   Push(al_event_t *e) {
     e->next = nullptr;
-    bool wake;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (al_event_join(head, e)) return;
+    if (head == nullptr) head = e;
+    else tail->next = e;
+    tail = e;
+    news = true;
+  }
+
+  // Once for all that came in one turn of the engine. A refusal means that the environment is going away; the events
+  // are then freed with the queue.
+  void
+  Wake() {
     {
       std::lock_guard<std::mutex> lock(mutex);
-      if (al_event_join(head, e)) return;
-      wake = head == nullptr;
-      if (wake) head = e;
-      else tail->next = e;
-      tail = e;
+      if (!news || head == nullptr) return;
+      news = false;
     }
-    // A refusal means that the environment is going away; the event is then freed with the queue.
-    if (wake) waker.NonBlockingCall();
+    waker.NonBlockingCall();
   }
 
   al_event_t *
@@ -56,6 +64,7 @@ struct Core {
     std::lock_guard<std::mutex> lock(mutex);
     al_event_t *list = head;
     head = tail = nullptr;
+    news = false;
     return list;
   }
 
@@ -127,6 +136,11 @@ OnEvent(void *data, al_event_t *event) {
   static_cast<Core *>(data)->Push(event);
 }
 
+void
+OnTurn(void *data) {
+  static_cast<Core *>(data)->Wake();
+}
+
 int
 CloseCore(Core *core, unsigned timeout_ms) {
   if (core->engine == nullptr) return 0;
@@ -174,7 +188,7 @@ public:
       return;
     }
     core->waker.Unref(env);
-    al_engine_opts_t opts = {dir.c_str(), OnEvent, core};
+    al_engine_opts_t opts = {dir.c_str(), OnEvent, OnTurn, core};
     al_err_t err = {};
     if (al_engine_open(&opts, &core->engine, &err) != 0) {
       core->engine = nullptr;

@@ -15,7 +15,7 @@ constexpr size_t kMaxBytes = size_t{256} << 20;
 
 // Bytes up to this size are copied into Node's heap (V8 then accounts for them); larger ones are handed over as they
 // are.
-constexpr size_t kCopyBelow = size_t{64} << 10;
+constexpr size_t kCopyBelow = size_t{16} << 10;
 
 // JavaScript → core. nullptr: an exception is pending (a TypeError naming the argument, or what a getter threw).
 al_val_t *

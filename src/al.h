@@ -42,6 +42,7 @@ typedef struct al_engine_opts_s {
   const char *package_dir;  /* where prebuilds/ lies; copied */
   /* Engine thread. The event is taken. Must not block. */
   void (*on_event)(void *data, al_event_t *event);
+  void (*on_turn)(void *data); /* engine thread: nothing more comes at once after these events; may be NULL */
   void *data;
 } al_engine_opts_t;
 

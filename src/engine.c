@@ -70,11 +70,39 @@ al_event_join(al_event_t *queue, al_event_t *e) {
 
 static void
 send_event(al_engine_t *e, al_event_t *ev) {
-  uv_mutex_lock(&e->lock);
+  uv_mutex_lock(&e->telling);
   bool muted = e->muted;
   if (!muted) e->opts.on_event(e->opts.data, ev); /* under the lock: after muting no call may be on its way */
-  uv_mutex_unlock(&e->lock);
+  uv_mutex_unlock(&e->telling);
   if (muted) al_event_free(ev);
+  e->untold = true;
+}
+
+/* JavaScript is woken once for all that a turn of the loop has brought. */
+static void
+tell_turn(al_engine_t *e) {
+  if (!e->untold) return;
+  e->untold = false;
+  uv_mutex_lock(&e->telling);
+  if (!e->muted && e->opts.on_turn) e->opts.on_turn(e->opts.data);
+  uv_mutex_unlock(&e->telling);
+}
+
+static void
+on_before_poll(uv_prepare_t *handle) {
+  tell_turn(handle->data);
+}
+
+static void
+on_after_poll(uv_check_t *handle) {
+  tell_turn(handle->data);
+}
+
+static void
+close_handles(al_engine_t *e) {
+  uv_close((uv_handle_t *) &e->wake, NULL);
+  uv_close((uv_handle_t *) &e->before_poll, NULL);
+  uv_close((uv_handle_t *) &e->after_poll, NULL);
 }
 
 int
@@ -217,7 +245,7 @@ al_engine_check_end(al_engine_t *e) {
     al_site_close_all(e);
     return; /* al_site_close_all comes back here */
   }
-  if (!e->sites && !uv_is_closing((uv_handle_t *) &e->wake)) uv_close((uv_handle_t *) &e->wake, NULL);
+  if (!e->sites && !uv_is_closing((uv_handle_t *) &e->wake)) close_handles(e);
 }
 
 static void
@@ -233,6 +261,7 @@ engine_free(al_engine_t *e) {
     a = next;
   }
   uv_cond_destroy(&e->ended_cond);
+  uv_mutex_destroy(&e->telling);
   uv_mutex_destroy(&e->lock);
   al_free(e);
 }
@@ -241,6 +270,7 @@ static void
 run_thread(void *arg) {
   al_engine_t *e = arg;
   uv_run(&e->loop, UV_RUN_DEFAULT);
+  tell_turn(e);
   uv_loop_close(&e->loop);
   uv_mutex_lock(&e->lock);
   e->ended = true;
@@ -273,6 +303,18 @@ have_descriptors(void) {
   return rc;
 }
 
+/* They cannot fail, and do not keep the loop alive. */
+static void
+prepare_turns(al_engine_t *e) {
+  uv_prepare_init(&e->loop, &e->before_poll);
+  uv_check_init(&e->loop, &e->after_poll);
+  e->before_poll.data = e->after_poll.data = e;
+  uv_prepare_start(&e->before_poll, on_before_poll);
+  uv_check_start(&e->after_poll, on_after_poll);
+  uv_unref((uv_handle_t *) &e->before_poll);
+  uv_unref((uv_handle_t *) &e->after_poll);
+}
+
 int
 al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err) {
   al_engine_t *e = al_calloc(1, sizeof *e);
@@ -282,21 +324,25 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err) {
   e->inbox_tail = &e->inbox;
   int rc = fill_identity(e);
   if (rc || (rc = uv_mutex_init(&e->lock))) goto no_mutex;
+  if ((rc = uv_mutex_init(&e->telling))) goto no_telling;
   if ((rc = uv_cond_init(&e->ended_cond))) goto no_cond;
   if ((rc = have_descriptors()) || (rc = uv_loop_init(&e->loop))) goto no_loop;
   e->wake.data = e;
   if ((rc = uv_async_init(&e->loop, &e->wake, on_wake))) goto no_async;
+  prepare_turns(e);
   if ((rc = uv_thread_create(&e->thread, run_thread, e))) goto no_thread;
   *out = e;
   return 0;
 no_thread:
-  uv_close((uv_handle_t *) &e->wake, NULL);
+  close_handles(e);
   uv_run(&e->loop, UV_RUN_DEFAULT);
 no_async:
   uv_loop_close(&e->loop);
 no_loop:
   uv_cond_destroy(&e->ended_cond);
 no_cond:
+  uv_mutex_destroy(&e->telling);
+no_telling:
   uv_mutex_destroy(&e->lock);
 no_mutex:
   al_free(e);
@@ -320,8 +366,8 @@ al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params) {
   e->answers = a;
   *e->inbox_tail = r;
   e->inbox_tail = &r->next;
-  uv_async_send(&e->wake);
   uv_mutex_unlock(&e->lock);
+  uv_async_send(&e->wake); /* behind the lock, which the woken thread wants */
   return 0;
 }
 
@@ -331,11 +377,9 @@ al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n) {
   uv_mutex_lock(&e->lock);
   al_answer_t *a = e->answers;
   while (a && a->event.id != id) a = a->next;
-  if (a) {
-    a->taken[sub - 1] += n;
-    uv_async_send(&e->wake);
-  }
+  if (a) a->taken[sub - 1] += n;
   uv_mutex_unlock(&e->lock);
+  if (a) uv_async_send(&e->wake);
 }
 
 int
@@ -350,7 +394,9 @@ al_engine_close(al_engine_t *e, unsigned timeout_ms) {
   }
   int left = e->ended ? 0 : e->lanes_left;
   bool ended = e->ended;
+  uv_mutex_lock(&e->telling);
   e->muted = true;
+  uv_mutex_unlock(&e->telling);
   if (!ended) e->orphaned = true;
   uv_thread_t thread = e->thread;
   uv_mutex_unlock(&e->lock);

@@ -58,13 +58,17 @@ struct al_engine_s {
   uv_thread_t thread;
   uv_loop_t loop;
   uv_async_t wake;
-  uv_mutex_t lock;      /* guards inbox, answers, stopping, muted, ended */
+  uv_prepare_t before_poll;
+  uv_check_t after_poll;
+  uv_mutex_t lock;      /* guards inbox, answers, stopping, ended */
+  uv_mutex_t telling;   /* guards muted, and is held while the opts' functions run; taken inside of lock */
   uv_cond_t ended_cond;
   al_request_t *inbox, **inbox_tail;
   al_answer_t *answers; /* of the open requests, one each */
   bool stopping, muted, ended, orphaned;
   int lanes_left;
   /* loop thread only */
+  bool untold;          /* events went out since the last on_turn */
   bool refuse;          /* al_engine_close has begun */
   bool closing_sites;
   al_site_t *sites;
