@@ -4,7 +4,7 @@ import { cpSync } from "node:fs";
 import { join } from "node:path";
 import { expect, it } from "vitest";
 import { stages } from "./support/stages.js";
-import { PTY_KIT } from "./support/terminal.js";
+import { PTY_KIT } from "./support/terminal.mjs";
 
 const root = join(import.meta.dirname, "..", "..");
 const stage = stages();

@@ -2,7 +2,7 @@
 // interactiveExec on a real terminal, with the real lane agent: what the program sees of it, and that it is given back however the call ends.
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { Stage, type Outcome } from "./support/stage.js";
-import { PTY_KIT } from "./support/terminal.js";
+import { PTY_KIT } from "./support/terminal.mjs";
 
 let stage: Stage;
 beforeAll(() => {
