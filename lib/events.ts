@@ -4,7 +4,8 @@ import type { LaneError } from "./errors.js";
 
 /**
  * A lane has entered a state: `queued` (waiting for a place), `creating`, `booting`, `connecting`, `ready`, `closing`,
- * `closed`. `closing` and `closed` carry the reason in `message` where there is one.
+ * `closed`. `closing` and `closed` carry the reason in `message` where there is one. `queued` comes again, with who has
+ * the places in `message`, whenever that changes.
  */
 export interface LaneStateEvent {
   readonly type: "queued" | "creating" | "booting" | "connecting" | "ready" | "closing" | "closed";
