@@ -171,13 +171,18 @@ test_port_hostile_peers_end_in_words(void **state) {
   port_fails("midway", true, 15000, AL_ESTART_FAILED, "the VM ended before the lane agent started");
 }
 
-/* A process that is no part of the lane gets not one byte. */
+/* A process that is no part of the lane gets not one byte, whether or not the lane's QEMU is there too. */
 static void
 test_port_refuses_a_stranger(void **state) {
   (void) state;
   build();
   port_fails("ok", false, 15000, AL_EPEER_UNPROVEN, "not by the lane's QEMU");
   assert_int_equal(seen_bytes(), 0);
+  pid_t qemu = peer("ok", true);
+  for (int i = 0; i < 2500 && !exists(lane("lane.sock")); i++) usleep(2000);
+  port_fails("ok", false, 15000, AL_EPEER_UNPROVEN, "not by the lane's QEMU"); /* it takes the name over */
+  assert_int_equal(seen_bytes(), 0);
+  al_test_kill(qemu);
 }
 
 static int
@@ -219,6 +224,7 @@ test_port_refuses_what_was_planted(void **state) {
   close(fd);
   unlink(lane("lane.sock"));
   al_test_write(spec.dir, "lane.sock", "");
+  assert_int_equal(chmod(lane("lane.sock"), 0600), 0);
   planted("not a socket of ours alone");
   if (geteuid() == 0) { /* only root can make another user's */
     unlink(lane("lane.sock"));

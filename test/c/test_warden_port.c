@@ -83,7 +83,7 @@ test_port_adds_one_device_and_a_private_socket(void **state) {
   assert_true(fd >= 0);
   close(fd);
   end(&r);
-  assert_int_equal(connect_to_port(), -1); /* the warden kept no copy that would take callers for a dead QEMU */
+  assert_int_equal(connect_to_port(), -1); /* nobody takes callers for a QEMU that is gone */
 }
 
 static void
