@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every benchmark ends with: a table for people, its goals, and one JSON object with medians and all samples.
-import { cpus, loadavg } from "node:os";
+import { cpus, loadavg, release, totalmem, type } from "node:os";
 import { median, round, table } from "./stats.mjs";
+
+// Before anything of ours runs: what others are doing here.
+const load = loadavg()[0];
+
+/** Where and when: without the machine's name. */
+export const machine = () => ({
+  cores: cpus().length,
+  memoryGiB: Math.round(totalmem() / 2 ** 30),
+  kernel: `${type()} ${release().split(".").slice(0, 2).join(".")}`,
+  node: process.version,
+  load: round(load, 1),
+  day: new Date().toISOString().slice(0, 10),
+});
 
 /** Bytes of one run: a goal's size, or BENCH_BYTES for a quick trial. */
 export const bytesOr = (size) => Number(process.env.BENCH_BYTES ?? size);
@@ -42,6 +55,5 @@ export function report({ bench, title, unit, rows, samples, goals, more = {} }) 
   for (const { text, value, goal, met } of told)
     console.log(`${text}: ${value}${goal ? ` (goal: ${goal}; ${met ? "met" : "MISSED"})` : ""}`);
   const medians = Object.fromEntries(Object.keys(rows).map((key) => [key, round(median(samples[key]), 3)]));
-  const machine = { cores: cpus().length, load: round(loadavg()[0], 1) };
-  console.log(`\n${JSON.stringify({ bench, unit, rows, medians, goals: told, machine, ...more, samples })}`);
+  console.log(`\n${JSON.stringify({ bench, unit, rows, medians, goals: told, machine: machine(), ...more, samples })}`);
 }
