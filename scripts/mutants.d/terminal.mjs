@@ -13,9 +13,9 @@ export default [
     from: `if (s->tty >= 0) (void) ioctl(s->tty, TIOCSWINSZ, &w);`, to: `if (s->tty >= 0 && rows == 0) (void) ioctl(s->tty, TIOCSWINSZ, &w);` },
   { name: "an unfinished line swallows the end", file: "src/agent/pty.c", test: "c:test_agent_pty", from: `return fresh ? 1 : 2;`, to: `return 1;` },
   { name: "the slave is never let go", file: "src/agent/pty.c", test: "c:test_agent_pty",
-    from: `if (s->tty >= 0) close(s->tty);`, to: `if (s->tty >= 0 && s->reaped && s->exit_ns == 0) close(s->tty);` },
+    from: `if (s->tty >= 0) close(s->tty);`, to: `if (s->tty >= 0 && s->state == AL_SLOT_FREE) close(s->tty);` },
   // The caller's.
-  { name: "the terminal is not given back", file: "lib/interactive.ts", test: "ts:terminal", only: "the program's end|process.exit",
+  { name: "the terminal is not given back", file: "lib/interactive.ts", test: "ts:terminal", only: "the program's end",
     from: `terminal?.release();`, to: `` },
   { name: "a signal leaves it raw", file: "lib/terminal.ts", test: "ts:terminal", only: "SIGHUP|SIGQUIT",
     from: `  if (othersListen(signal)) return;

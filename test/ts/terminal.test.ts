@@ -95,19 +95,25 @@ describe("a full-screen program under tmux", () => {
   });
 });
 
-/** Each ends the session in its own way; \`pty\` acts from outside, the rest is code of the session's process. */
+/** The call has ended, the process goes on for a while. */
+const BACK = "await call.catch((e) => console.log(e.code)); console.log('BACK'); await new Promise((ok) => setTimeout(ok, 1000)); await lane.close();";
+
+/**
+ * Each ends the session in its own way; `pty` acts from outside, the rest is code of the session's process.
+ */
 const ENDS: Record<string, { code: string; act?: string; status: number; before?: string }> = {
-  "the program's end": { code: "await call.catch(() => 0); await lane.close();", act: "pty.type('q');", status: 0 },
-  "close of the lane": { code: "setTimeout(() => lane.close(), 300); await call.catch((e) => console.log(e.code));", status: 0 },
+  "the program's end": { code: BACK, act: "pty.type('q');", status: 0 },
+  "close of the lane": { code: `setTimeout(() => lane.close(), 300); ${BACK}`, status: 0 },
   abort: {
     before: "const c = new AbortController(); io.signal = c.signal;",
-    code: "setTimeout(() => c.abort(), 300); await call.catch((e) => console.log(e.code)); await lane.close();",
+    code: `setTimeout(() => c.abort(), 300); ${BACK}`,
     status: 0,
   },
-  "a guest that dies": { code: "await call.catch((e) => console.log(e.code));", act: "pty.type('k');", status: 0 },
+  "a guest that dies": { code: BACK, act: "pty.type('k');", status: 0 },
   "a stream that throws": {
-    before: "const w = io.stdout; io.stdout = Object.create(w, { write: { value: (d, cb) => { if (String(d).includes('BOOM')) throw new Error('boom'); return w.write(d, cb); } } });",
-    code: "await call.catch((e) => console.log(e.code)); await lane.close();",
+    before:
+      "const w = io.stdout; io.stdout = Object.create(w, { write: { value: (d, cb) => { if (String(d).includes('BOOM')) throw new Error('boom'); return w.write(d, cb); } } });",
+    code: BACK,
     act: "pty.type('b');",
     status: 0,
   },
@@ -130,11 +136,16 @@ describe("the caller's terminal is given back after", () => {
       await pty.sees("READY");
       report("raw", isRaw(await pty.settings()));
       ${act}
-      const { before } = await pty.event("before"), end = await pty.event("ended");
+      const { before } = await pty.event("before");
+      if (${code.includes(BACK)}) {
+        await pty.sees("BACK");
+        report("back", JSON.stringify(before) === JSON.stringify(await pty.settings()));
+      }
+      const end = await pty.event("ended");
       report("same", JSON.stringify(before) === JSON.stringify(end.ended));
       report("code", end.code);
     `);
-    expect(said).toEqual({ raw: true, same: true, code: status });
+    expect(said).toEqual({ raw: true, ...(code.includes(BACK) ? { back: true } : {}), same: true, code: status });
   });
 
   it("SIGTSTP, and taken again by SIGCONT, with the size of then", async () => {
