@@ -30,7 +30,8 @@ export default [
     this.setRaw(true);
     this.measure();`, to: `    this.measure();` },
   { name: "newlines are made twice", file: "src/tty.c", test: "ts:terminal", only: "has its size", from: `t.c_oflag &= ~(tcflag_t) OPOST;`, to: `` },
-  { name: "the window is not followed", file: "lib/terminal.ts", test: "ts:terminal", only: "has its size", from: `    this.#onSize(size);`, to: `` },
+  { name: "the window is not followed", file: "lib/terminal.ts", test: "ts:terminal", only: "has its size", from: `    this.#onSize(size);`,
+    to: `    if (size.rows === 0) this.#onSize(size);` },
   // Without Sandcastle.
   { name: "output is given back unread", file: "lib/process.ts", test: "ts:spawn", only: "stops a writer",
     from: `if (this.destroyed || this.push(data)) this.#give();`, to: `this.push(data);
