@@ -40,7 +40,7 @@ describe("the end of a command", () => {
   it("comes by its caller's signal: ABORTED, with what it said and the reason", async () => {
     const said = await play(`
       const c = new AbortController(), lines = [];
-      const call = refused(() => lane.exec("echo one; echo err >&2; trap 'echo bye; exit 5' TERM; while :; do sleep 0.05; done",
+      const call = refused(() => lane.exec("trap 'echo bye; exit 5' TERM; echo err >&2; echo one; while :; do sleep 0.05; done",
         { signal: c.signal, onLine: (l) => { lines.push(l); c.abort(new Error("enough")); } }));
       report("aborted", await call);
       report("lines", lines);
