@@ -121,6 +121,12 @@ void
 al_io_commit(uint32_t stream, uint8_t type, uint8_t flags, uint32_t len);
 uint32_t
 al_io_data_room(void); /* bytes of DATA that may be queued now */
+void
+al_io_init(void);
+/* One frame of at most `most` bytes out of a command's pipe, moved and not copied. Returns its bytes; 0 = nothing was
+ * done: read and copy. */
+uint32_t
+al_io_splice(uint32_t stream, uint8_t flags, int pipe, uint32_t most);
 bool
 al_io_pending(void);
 bool

@@ -2,14 +2,18 @@
 /* The channel's two buffers: frames in, frames out, and the pacing of the whole channel. */
 #include "agent.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #define IN_SIZE (2u * (AL_FRAME_HEADER + AL_FRAME_MAX))
 #define OUT_SIZE 262144u
 #define OUT_DATA_MAX 65536u /* no DATA is added behind this much: control frames must not wait long */
+
+#define SPLICE_LEAST 16384u /* fewer are copied faster than moved */
 
 static uint8_t in_buf[IN_SIZE];
 static size_t in_off, in_len;
@@ -18,6 +22,7 @@ static uint64_t in_total, in_acked;
 static uint8_t out_buf[OUT_SIZE];
 static size_t out_off, out_len;
 static uint64_t out_total, out_acked;
+static int held[2] = {-1, -1}; /* on the way from a command's pipe into the channel; empty between calls */
 
 int
 al_io_fill(void) {
@@ -94,6 +99,43 @@ al_io_ack(void) {
   uint8_t p[8];
   al_put64(p, in_total);
   if (al_io_frame(0, AL_F_ACK, 0, p, sizeof(p))) in_acked = in_total;
+}
+
+/* Where the kernel cannot do it, splice says so or the pipe is missing, and bytes are copied. */
+void
+al_io_init(void) {
+  if (pipe2(held, O_CLOEXEC | O_NONBLOCK) != 0) held[0] = held[1] = -1;
+  else (void) fcntl(held[0], F_SETPIPE_SZ, (int) AL_PIPE);
+}
+
+/* The header must say how many bytes follow, and whoever has opened the command's pipe anew may take some of them away
+ * from us; so they go through a pipe of our own. What does not go out of that at once is copied, and waits where all
+ * frames wait. */
+uint32_t
+al_io_splice(uint32_t stream, uint8_t flags, int pipe, uint32_t most) {
+  int waiting = 0;
+  if (held[0] < 0 || out_len > 0 || most < SPLICE_LEAST) return 0;
+  if (ioctl(pipe, FIONREAD, &waiting) != 0 || waiting < (int) SPLICE_LEAST) return 0;
+  ssize_t moved = splice(pipe, NULL, held[1], NULL, most, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+  if (moved <= 0) return 0;
+  uint32_t n = (uint32_t) moved, left = n;
+  al_frame_header(out_buf, stream, AL_F_DATA, flags, n);
+  out_off = 0;
+  out_len = AL_FRAME_HEADER;
+  out_total += AL_FRAME_HEADER + n;
+  (void) al_io_flush(); /* a broken channel is found when the rest is written */
+  while (left > 0 && out_len == 0) {
+    moved = splice(held[0], NULL, 1, NULL, left, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    if (moved <= 0) break;
+    left -= (uint32_t) moved;
+  }
+  while (left > 0) {
+    moved = read(held[0], out_buf + out_off + out_len, left);
+    if (moved <= 0) al_stop_eof(0);
+    out_len += (size_t) moved;
+    left -= (uint32_t) moved;
+  }
+  return n;
 }
 
 bool

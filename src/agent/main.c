@@ -245,6 +245,7 @@ main(int argc, char **argv) {
   (void) syscall(SYS_CLOSE_RANGE, 3u, ~0u, 0u);
   null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null_fd < 0 || al_spawn_init() != 0) al_stop_reject(AL_REJECT_SETUP, "the agent could not set itself up");
+  al_io_init();
   al_stream_init();
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   for (int fd = 0; fd <= 1; fd++) {

@@ -19,6 +19,12 @@ static bool
 send_chunk(al_slot_t *s, int sub, uint32_t room) {
   uint32_t n = room < s->credit[sub] ? room : s->credit[sub];
   if (s->state == AL_SLOT_READ && n > s->size - s->sent) n = (uint32_t) (s->size - s->sent);
+  uint32_t spliced = s->state == AL_SLOT_RUN ? al_io_splice(s->id, (uint8_t) sub, s->fd[sub], n) : 0;
+  if (spliced > 0) {
+    s->credit[sub] -= spliced;
+    s->ready[sub] = spliced == n;
+    return true;
+  }
   uint8_t *p = al_io_reserve(n + AL_FRAME_HEADER);
   if (p == NULL) return false;
   ssize_t got = n > 0 ? read(s->fd[sub], p, n) : 0;
