@@ -111,23 +111,37 @@ class Input extends Writable {
 
   // What was written while a write was under way goes as one.
   override _writev(parts: { chunk: Buffer }[], done: () => void): void {
-    void this.#send(Buffer.concat(parts.map(({ chunk }) => chunk))).then(done);
+    void this.#send(...parts.map(({ chunk }) => chunk)).then(done);
   }
 
   override _final(done: () => void): void {
-    void this.#write(Buffer.alloc(0), true).then(done);
+    void this.#write([], true).then(done);
   }
 
   override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
-    if (!this.#over && !this.writableFinished) void this.#write(Buffer.alloc(0), true);
+    if (!this.#over && !this.writableFinished) void this.#write([], true);
     done(error);
   }
 
-  async #send(data: Buffer): Promise<void> {
-    for (let at = 0; at < data.length; at += CHUNK) await this.#write(data.subarray(at, at + CHUNK), false);
+  async #send(...parts: Buffer[]): Promise<void> {
+    let some: Buffer[] = [];
+    let size = 0;
+    for (const part of parts) {
+      for (let at = 0; at < part.length; at += CHUNK) {
+        const piece = part.subarray(at, at + CHUNK);
+        if (size + piece.length > CHUNK) {
+          await this.#write(some, false);
+          some = [];
+          size = 0;
+        }
+        some.push(piece);
+        size += piece.length;
+      }
+    }
+    await this.#write(some, false);
   }
 
-  async #write(data: Buffer, end: boolean): Promise<void> {
+  async #write(data: readonly Buffer[], end: boolean): Promise<void> {
     if (this.#over) return;
     const room = new Promise<void>((resolve) => (this.#wake = resolve));
     try {

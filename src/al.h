@@ -60,7 +60,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * attach        home?, limactlPath?, lane  ->  {lane}: a ready lane of another process, for the calls below; close leaves it
  * exec          lane, command | argv [..], cwd?, sudo?, env? {}, stdin? bytes, inputOpen?, mode: "whole" | "lines" | "stream"
  *               -> {exitCode, signal, stdout bytes, stderr bytes, stdoutDropped, stderrDropped, spawnNs}
- * write         exec (id of the exec request), data bytes, end?   -> {queued}
+ * write         exec (id of the exec request), data bytes | [bytes], end?   -> {queued}
  * signal        exec, signal, tree?                                -> null
  * resize        exec, rows, columns                                -> null; exec takes these too, with tty: true
  * cancel        exec, code?, message?                              -> null; the exec request itself fails with that error

@@ -230,6 +230,24 @@ al_do_exec(al_engine_t *e, al_request_t *r) {
   al_free(c);
 }
 
+static bool
+is_input_list(const al_val_t *v) {
+  if (v->kind != AL_LIST) return false;
+  for (size_t i = 0; i < v->len; i++)
+    if (!is_input(v->items[i])) return false;
+  return true;
+}
+
+/* Gives what is queued then, or the error of the first part that was not. */
+static int64_t
+write_parts(al_exec_t *x, const al_val_t *data) {
+  if (data->kind != AL_LIST) return al_exec_write(x, data->text, data->len);
+  int64_t queued = 0;
+  for (size_t i = 0; i < data->len && queued >= 0; i++)
+    queued = al_exec_write(x, data->items[i]->text, data->items[i]->len);
+  return queued;
+}
+
 void
 al_do_write(al_engine_t *e, al_request_t *r) {
   al_op_t *op = al_op_named(e, r);
@@ -240,11 +258,12 @@ al_do_write(al_engine_t *e, al_request_t *r) {
   int64_t queued = 0;
   int rc = al_val_get_bool(r->params, "end", false, &end, &err);
   if (!rc && op->kind != AL_OP_EXEC) rc = al_err_set(&err, AL_EBAD_OPTION, "write: a copy takes no input");
-  if (!rc && data && !is_input(data)) rc = al_err_set(&err, AL_EBAD_OPTION, "data must be text or bytes");
+  if (!rc && data && !is_input(data) && !is_input_list(data))
+    rc = al_err_set(&err, AL_EBAD_OPTION, "data must be text or bytes, or a list of them");
   /* Before the bytes are queued: after that it must not fail. */
   al_val_t *v = rc ? NULL : al_val_map(), *count = rc ? NULL : al_val_int(0);
   if (!rc && al_val_set(v, "queued", count)) rc = al_err_set(&err, -ENOMEM, "write: out of memory");
-  if (!rc && data && (queued = al_exec_write(op->exec, data->text, data->len)) < 0)
+  if (!rc && data && (queued = write_parts(op->exec, data)) < 0)
     rc = al_err_set(&err, (int) queued, "write: the command's input could not be queued");
   if (rc) {
     al_val_free(v);
