@@ -87,7 +87,7 @@ op(fuzz_in_t *in) {
   uint32_t what = fuzz_take(in, 1);
   switch (what % 8) {
     case 0: {
-      size_t n = fuzz_take(in, 1);
+      size_t n = fuzz_take(in, what & 64 ? 2 : 1);
       if (n > in->n) n = in->n;
       sim_agent_give(in->p, n);
       in->p += n, in->n -= n;

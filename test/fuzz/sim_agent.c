@@ -175,6 +175,17 @@ greet(void) {
   take_frames();
 }
 
+/* A terminal's end of input is up to two bytes more. */
+static void
+check_slots(void) {
+  for (size_t i = 0; i < al_agent.slots_high; i++) {
+    const al_slot_t *s = &al_agent.slots[i];
+    if (s->state == AL_SLOT_RUN && s->area_len > AL_WINDOW_DEFAULT + 2) broken("more stdin than the window");
+    if (s->state == AL_SLOT_RUN && (s->credit[1] > AL_WINDOW_MAX || s->credit[2] > AL_WINDOW_MAX)) broken("more credit than there is");
+    if (s->state == AL_SLOT_OPENING && s->area_len > AL_OPEN_MAX) broken("a request over its limit");
+  }
+}
+
 bool
 sim_agent_turn(void) {
   static sigset_t mask;
@@ -188,6 +199,7 @@ sim_agent_turn(void) {
     if (sim_commands[i].exited && !sim_commands[i].reaped) child_ended = 1;
   if (greeted) turn(&mask);
   else greet();
+  check_slots();
   return true;
 }
 
