@@ -24,6 +24,7 @@ al_agent_t al_agent;
 
 static volatile sig_atomic_t child_ended, stop_asked;
 static pid_t own_pid;
+static bool one_file; /* stdin and stdout are the same open file */
 static int null_fd = -1;
 static uint64_t pongs[AL_PONGS_MAX];
 static size_t pongs_len;
@@ -124,6 +125,16 @@ take_frames(void) {
   while (al_io_next(&f)) dispatch(&f);
 }
 
+/* A virtio port is one file, and must be in a poll once only. Linux's poll of a port takes the next buffer off the queue
+ * to look whether there is one; when that happens for the entry that did not ask for POLLIN, after the one that did had
+ * found nothing, then the interrupt finds the queue empty and wakes nobody: the bytes lie there until more come. */
+static bool
+is_one_file(void) {
+  struct stat in, out;
+  return fstat(0, &in) == 0 && fstat(1, &out) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino &&
+    in.st_rdev == out.st_rdev;
+}
+
 static void
 add_poll(size_t *n, int fd, short events, size_t slot, int sub) {
   polls[*n] = (struct pollfd) {.fd = fd, .events = events};
@@ -139,8 +150,9 @@ collect(uint64_t now, uint64_t *timeout_ns) {
   size_t n = 0;
   bool room = al_io_data_room() > 0;
   *timeout_ns = UINT64_MAX;
-  add_poll(&n, 0, POLLIN, 0, 0);
-  add_poll(&n, 1, al_io_pending() ? POLLOUT : 0, 0, 0);
+  short out = al_io_pending() ? POLLOUT : 0;
+  add_poll(&n, 0, (short) (POLLIN | (one_file ? out : 0)), 0, 0);
+  add_poll(&n, one_file ? -1 : 1, out, 0, 0);
   add_poll(&n, al_attach_fd(), POLLIN, 0, 0);
   for (size_t i = 0; i < al_agent.slots_high; i++) {
     al_slot_t *s = &al_agent.slots[i];
@@ -177,7 +189,7 @@ handle(size_t n) {
     s->ready[polls_for[i].sub] = true;
     if (polls_for[i].sub == AL_SUB_STDIN) al_stream_feed(s);
   }
-  if (polls[0].revents != 0) {
+  if ((polls[0].revents & ~POLLOUT) != 0) {
     if (al_io_fill() == 0) al_stop_eof(0);
     take_frames();
   }
@@ -252,6 +264,7 @@ main(int argc, char **argv) {
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return usage("stdin and stdout must be open");
   }
+  one_file = is_one_file();
   al_hello_wait();
   take_frames(); /* of a host that did not wait for our answer */
   for (;;) turn(&mask);
