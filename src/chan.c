@@ -12,7 +12,8 @@
 #define PING_MS 5000
 #define SILENCE_MS 15000
 #define TICKS 5 /* the clock looks at least this often in the time of one ping, while something is owed */
-#define CLOCK_STEP_NS 1000000000 /* the guest's clock is set when it would be wrong by more */
+#define CLOCK_STEP_NS 1000000000   /* the guest is told at once when the host's clock has moved by more against time */
+#define CLOCK_EVERY_NS 10000000000u /* and else as often, since a starved or stopped guest misses time */
 
 uint64_t
 al__chan_now(void) {
@@ -325,7 +326,8 @@ al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t fl
   c->config_cb = cb;
   c->config_data = data;
   c->config_due = al__chan_now() + c->opts.handshake_ms;
-  c->clock_base = (int64_t) al_get64(t) - (int64_t) uv_hrtime();
+  c->clock_told = uv_hrtime();
+  c->clock_base = (int64_t) al_get64(t) - (int64_t) c->clock_told;
   al__chan_rearm(c);
   al__chan_turn(c);
   return 0;
@@ -334,11 +336,13 @@ al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t fl
 void
 al_chan_time(al_chan_t *c, uint64_t wall_ns, uint64_t mono_ns) {
   int64_t base = (int64_t) wall_ns - (int64_t) mono_ns, off = base - c->clock_base;
-  if (c->state != AL_CHAN_READY || !c->clock_base || (off > -CLOCK_STEP_NS && off < CLOCK_STEP_NS)) return;
+  if (c->state != AL_CHAN_READY || !c->clock_base) return;
+  if (off > -CLOCK_STEP_NS && off < CLOCK_STEP_NS && mono_ns - c->clock_told < CLOCK_EVERY_NS) return;
   uint8_t p[8];
   al_put64(p, wall_ns);
   if (al__chan_ctl(c, 0, AL_F_CLOCK, 0, p, sizeof p) < 0) return; /* the next call tries again */
   c->clock_base = base;
+  c->clock_told = mono_ns;
   al__chan_turn(c);
 }
 

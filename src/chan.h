@@ -99,8 +99,9 @@ al_chan_config(al_chan_t *c, const char *user, const char *worktree, uint32_t fl
 int
 al_chan_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void *data);
 
-/* To be called every few seconds with the time of day and the monotonic clock: when the two have parted by a second or
- * more since CONFIG (the host slept, or somebody set its clock), the guest's clock is set. */
+/* To be called every few seconds with the time of day and the monotonic clock: tells the guest the time every ten
+ * seconds, since it may miss some, and at once when the two have parted by a second or more (the host slept, or
+ * somebody set its clock). */
 void
 al_chan_time(al_chan_t *c, uint64_t wall_ns, uint64_t mono_ns);
 

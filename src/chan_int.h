@@ -76,6 +76,7 @@ struct al_chan_s {
   /* deadlines, in ms of the monotonic clock; 0 = none */
   uint64_t hello_due, config_due, clock_due;
   int64_t clock_base;    /* time of day minus monotonic clock, in ns, as the guest knows it; 0 = not told yet */
+  uint64_t clock_told;   /* when, by the monotonic clock */
   uint64_t rx_at, stalled_at; /* last byte in; since when nothing goes out */
   /* CONFIG */
   bool configured;

@@ -47,10 +47,14 @@ parse(const al_frame_t *f, config_t *c) {
   return err;
 }
 
+#define CLOCK_STEP_NS 1000000000ll
+static int64_t clock_base; /* the host's time of day minus our monotonic clock, as last told; 0 = never */
+
 static int
 set_clock(uint64_t ns) {
   struct timespec t;
   if (ns == 0 || al_agent.local) return 0;
+  clock_base = (int64_t) (ns - al_main_now());
   clock_gettime(CLOCK_REALTIME, &t);
   int64_t off = (int64_t) ns - ((int64_t) t.tv_sec * 1000000000 + t.tv_nsec);
   if (off > -1000000000 && off < 1000000000) return 0;
@@ -119,9 +123,18 @@ apply(config_t *c, const char **what) {
   return set_sudo(c->flags & AL_CONFIG_SUDO, al_agent.user_name);
 }
 
+/* A virtual machine that stood still, or was starved, has missed time on all of its clocks. Only that is made good, so a
+ * clock that somebody in the guest has set stays as far off as it was. Late frames look like a clock that goes back. */
 void
 al_config_clock(uint64_t ns) {
-  (void) set_clock(ns);
+  struct timespec t;
+  int64_t base = (int64_t) (ns - al_main_now()), missed = base - clock_base;
+  if (al_agent.local || clock_base == 0 || (missed < CLOCK_STEP_NS && missed > -10 * CLOCK_STEP_NS)) return;
+  clock_base = base;
+  clock_gettime(CLOCK_REALTIME, &t);
+  int64_t now = (int64_t) t.tv_sec * 1000000000 + t.tv_nsec + missed;
+  t = (struct timespec) {.tv_sec = (time_t) (now / 1000000000), .tv_nsec = (long) (now % 1000000000)};
+  if (now > 0) (void) clock_settime(CLOCK_REALTIME, &t);
 }
 
 void

@@ -138,18 +138,22 @@ test_time_guest_clock_is_set_after_a_jump(void **state) {
   expect(&r, &f, AL_F_CONFIG);
   put32(&r, 0, AL_F_CONFIG_ACK, 0, 0);
   rig_wait(&r, &r.configured, 1000);
-  al_chan_time(r.chan, wall + 60 * s, mono + 60 * s);           /* a minute went by */
-  al_chan_time(r.chan, wall + 120 * s + s / 2, mono + 120 * s); /* and another, on a clock that is not quite right */
-  assert_alive(&r);                                             /* expects PING, so no CLOCK was sent */
-  /* an hour of sleep, which the monotonic clock does not count */
-  al_chan_time(r.chan, wall + 3720 * s, mono + 120 * s);
+  al_chan_time(r.chan, wall + 3 * s, mono + 3 * s);
+  al_chan_time(r.chan, wall + 6 * s + s / 2, mono + 6 * s); /* a clock that is not quite right */
+  assert_alive(&r);                                         /* expects PING, so no CLOCK was sent */
+  al_chan_time(r.chan, wall + 3606 * s, mono + 6 * s); /* an hour of sleep, which the monotonic clock does not count */
   expect(&r, &f, AL_F_CLOCK);
   assert_int_equal(f.stream, 0);
-  assert_true(al_get64(f.payload) == wall + 3720 * s);
-  al_chan_time(r.chan, wall + 3722 * s, mono + 122 * s);
+  assert_true(al_get64(f.payload) == wall + 3606 * s);
+  al_chan_time(r.chan, wall + 3609 * s, mono + 9 * s);
   assert_alive(&r);
-  al_chan_time(r.chan, wall + 120 * s, mono + 122 * s); /* set back by hand */
+  al_chan_time(r.chan, wall + 9 * s, mono + 9 * s); /* set back by hand */
   expect(&r, &f, AL_F_CLOCK);
+  al_chan_time(r.chan, wall + 18 * s, mono + 18 * s);
+  assert_alive(&r);
+  al_chan_time(r.chan, wall + 19 * s, mono + 19 * s); /* and every ten seconds */
+  expect(&r, &f, AL_F_CLOCK);
+  assert_true(al_get64(f.payload) == wall + 19 * s);
   rig_end(&r);
 }
 
