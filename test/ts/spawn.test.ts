@@ -15,6 +15,8 @@ const KIT = `
   const open = (o = {}) => createLane({ ...OPTIONS, ...o });
   const lane = await open();
   const alive = (pid) => { try { process.kill(pid, 0); return true; } catch { return false; } };
+  // A file that is written anew all the time may be caught while it is empty.
+  const progress = async () => { for (;;) { const { stdout } = await lane.exec("cat progress"); if (stdout.trim()) return stdout.trim(); } };
   const gone = async (pid) => { for (let i = 0; i < 1000 && alive(pid); i++) await sleep(10); return !alive(pid); };
 `;
 
@@ -74,12 +76,12 @@ describe("lane.spawn", () => {
     const said = await run(`
       const p = lane.spawn("i=0; while :; do head -c 65536 /dev/zero; i=$((i+1)); echo $i >progress; done");
       let before = "", now = "0";
-      for (let i = 0; i < 100 && before !== now; i++) { before = now; await sleep(300); now = (await lane.exec("cat progress")).stdout.trim(); }
+      for (let i = 0; i < 20 && before !== now; i++) { before = now; await sleep(300); now = await progress(); }
       report("stopped", [before === now, Number(now) * 65536 <= 2 ** 20, p.stdout.readableLength <= 512 * 1024, p.running]);
       let got = 0;
       for await (const data of p.stdout) if ((got += data.length) > 4 * 2 ** 20) break;
       let later = 0;
-      for (let i = 0; i < 500 && later <= Number(now); i++) later = Number((await lane.exec("cat progress")).stdout);
+      for (let i = 0; i < 500 && later <= Number(now); i++) later = Number(await progress());
       report("goes on", [later > Number(now), got > 4 * 2 ** 20]);
       await p[Symbol.asyncDispose]();
       const slow = lane.spawn("exec sleep 60");
@@ -183,9 +185,9 @@ describe("lane.lines", () => {
       report("thrown", await failure(async () => { for await (const line of lane.lines("echo $$ >pid2; yes")) throw Object.assign(new Error("mine"), { code: "MINE" }); }));
       report("gone 2", await gone(Number((await lane.exec("cat pid2")).stdout)));
       let before = "", now = "0", count = 0;
-      for await (const line of lane.lines("i=0; while :; do i=$((i+1)); echo $i; echo $i >progress; done")) {
+      for await (const line of lane.lines("x=$(seq 2000 | tr -d '\\\\n'); i=0; while :; do i=$((i+1)); echo $x; echo $i >progress; done")) {
         if (++count > 1) continue;
-        for (let i = 0; i < 200 && before !== now; i++) { before = now; await sleep(300); now = (await lane.exec("cat progress")).stdout.trim(); }
+        for (let i = 0; i < 20 && before !== now; i++) { before = now; await sleep(300); now = await progress(); }
         report("held", before === now);
         break;
       }
@@ -231,10 +233,27 @@ describe("createLane", () => {
       const other = await open({ startTimeoutSeconds: 200, onEvent: (e) => messages.push(e.type) }); await other.exec("true"); report("other", other.name !== lane.name); await other[Symbol.asyncDispose]();
       report("messages", messages.filter((m) => m === "warning" || m === "ready"));
       report("refused", [await failure(() => open({ syncInTimeoutSeconds: 10 })), await failure(() => open({ queueTimeoutSeconds: 0 })),
-        await failure(() => open({ nope: 1 })), await failure(() => createLane(null))].map((e) => e.code));
+        await failure(() => open({ nope: 1 })), await failure(() => open({ queueTimeout: 1 })), await failure(() => createLane(null))].map((e) => e.code));
+      report("near", await Promise.all([
+        () => open({ queueTimeout: 1 }), () => lane.exec("true", { timeoutMS: 100 }),
+        () => lane.exec("true", { limits: { memory: 1 } }), () => lane.spawn("true", { ttty: true }),
+        () => lane.spawn("true", { stdin: "x" }), () => lane.lines("true", { checks: false }).next(),
+        () => lane.interactiveExec(["true"], { stdin: 1, stdout: 1, stderr: 1, cdw: "/" }),
+        () => lane.spawn("true").kill("SIGTERM", { three: true }),
+      ].map(async (call) => { const e = await failure(call); return e.code + ": " + e.message; })));
     `);
     expect(said["other"]).toBe(true);
     expect(said["messages"]).toEqual(["ready"]);
-    expect(said["refused"]).toEqual(["BAD_OPTION", "BAD_OPTION", "UNKNOWN_OPTION", "BAD_OPTION"]);
+    expect(said["refused"]).toEqual(["BAD_OPTION", "BAD_OPTION", "UNKNOWN_OPTION", "UNKNOWN_OPTION", "BAD_OPTION"]);
+    expect(said["near"]).toEqual([
+      'UNKNOWN_OPTION: there is no option "queueTimeout"; did you mean queueTimeoutSeconds?',
+      'UNKNOWN_OPTION: there is no option of exec() "timeoutMS"; did you mean timeoutMs?',
+      'UNKNOWN_OPTION: there is no option of limits "memory"; did you mean memoryBytes?',
+      'UNKNOWN_OPTION: there is no option of spawn() "ttty"; did you mean tty?',
+      expect.stringMatching(/^UNKNOWN_OPTION: there is no option of spawn\(\) "stdin"/),
+      'UNKNOWN_OPTION: there is no option of lines() "checks"; did you mean check?',
+      'UNKNOWN_OPTION: there is no option of interactiveExec() "cdw"; did you mean cwd?',
+      'UNKNOWN_OPTION: there is no option of kill() "three"; did you mean tree?',
+    ]);
   });
 });
