@@ -85,10 +85,14 @@ on_line(void *data, const uint8_t *line, size_t len, bool cut) {
   return r < 0 ? r : tail_line(o, line, len);
 }
 
+/* In its turn of the loop this becomes one event with what went before. The tail comes first: the receiver may cancel. */
 static int
 take_run(al_out_t *o, const uint8_t *lines, size_t n) {
-  int r = al_buf_append(&o->batch, lines, n);
-  return r < 0 ? r : tail_line(o, lines, n - 1);
+  int r = tail_line(o, lines, n - 1);
+  if (r < 0) return r;
+  hand_batch(o);
+  hand(o, lines, n);
+  return o->e->cancelled ? 1 : 0;
 }
 
 /* Nearly all output is whole lines in a row: these go on in one piece. */
