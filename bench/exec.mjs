@@ -10,7 +10,6 @@ import { median, round, timed } from "./lib/stats.mjs";
 
 const rounds = roundsOr(10);
 const PER_ROUND = { sh: 20, argv: 20, limactl_shell: 2, ssh_mux: 4, echo: 40 };
-const ARGV = ["/bin/busybox", "true"]; // static; dynamic linking is what costs in an emulated guest
 const limactl = process.env.BENCH_LIMACTL;
 const samples = {};
 
@@ -20,6 +19,9 @@ const { engine } = await import(new URL("./engine.js", import.meta.resolve("@age
 async function measure(transport, lane) {
   const env = bareEnv(limaHome);
   const ssh = ["-F", join(limaHome, lane.name, "ssh.config"), `lima-${lane.name}`, "true"];
+  const program = join(lane.worktreePath, "flow"); // static: dynamic linking is what costs in an emulated guest
+  await lane.copyIn(process.env.BENCH_FLOW, program);
+  await lane.exec(`chmod 755 ${program}`);
   await lane.exec("until [ -e /run/lima-boot-done ]; do sleep 0.2; done"); // sshd comes after a port
   const raw = await rawTransport(lane, transport);
   const echo = echoOn(raw.run("cat"));
@@ -35,7 +37,7 @@ async function measure(transport, lane) {
   };
   const ways = {
     sh: command("sh", { command: "true" }),
-    argv: command("argv", { argv: ARGV }),
+    argv: command("argv", { argv: [program, "sink"] }),
     limactl_shell: () => timed(() => runChild(limactl, [...shellArgs(lane.name), "true"], { env })),
     ssh_mux: () => timed(() => runChild("ssh", ssh, { env })),
     echo: () => echo(64),
@@ -69,8 +71,8 @@ for (const transport of ["port", "shell"]) {
   const label = {
     sh: "sh -c true",
     sh_spawn: "sh -c true, the guest's own part",
-    argv: ARGV.join(" "),
-    argv_spawn: `${ARGV.join(" ")}, the guest's own part`,
+    argv: "a static program",
+    argv_spawn: "a static program, the guest's own part",
     echo: "64-byte echo, bare",
     limactl_shell: "limactl shell NAME true",
     ssh_mux: "ssh -F ssh.config NAME true (mux)",
