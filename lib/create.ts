@@ -3,7 +3,7 @@
 import { badOption } from "./errors.js";
 import type { Lane } from "./lane.js";
 import { openLane } from "./open.js";
-import { resolveOptions, type LimaOptions } from "./options.js";
+import { OPTION_NAMES, resolveOptions, type LimaOptions } from "./options.js";
 import { integer } from "./rules.js";
 
 /** Options of `createLane()`: those of `lima()`, without the one that is about Sandcastle's sync-in. */
@@ -16,6 +16,7 @@ export interface CreateLaneOptions extends Omit<LimaOptions, "syncInTimeoutSecon
 }
 
 const queueTime = integer(1, 86400);
+const NAMES = [...OPTION_NAMES.filter((name) => name !== "syncInTimeoutSeconds"), "queueTimeoutSeconds"];
 
 /**
  * Starts a lane and resolves when it can be used. Close it, or let `await using` do that.
@@ -34,5 +35,5 @@ export async function createLane(options: CreateLaneOptions = {}): Promise<Lane>
   if (queueTimeoutSeconds !== undefined) queueTime.check("option queueTimeoutSeconds", queueTimeoutSeconds);
   if ("syncInTimeoutSeconds" in rest)
     throw badOption("option syncInTimeoutSeconds is about Sandcastle: createLane() has no sync-in to wait for");
-  return openLane(resolveOptions(rest), { queueTimeoutSeconds });
+  return openLane(resolveOptions(rest, NAMES), { queueTimeoutSeconds });
 }

@@ -6,7 +6,7 @@ import type { Engine } from "./engine.js";
 import { badOption, LaneError, OWN_ERRORS, type LaneErrorFields } from "./errors.js";
 import { LineSink, tailText } from "./lines.js";
 import type { NativeValue } from "./native.js";
-import { kindOf } from "./rules.js";
+import { checkNames, kindOf } from "./rules.js";
 import { atOnce, Feed, type Stdin } from "./stdin.js";
 
 /**
@@ -132,6 +132,32 @@ function checkSignal(signal: unknown): void {
     throw badOption("signal must be an AbortSignal");
 }
 
+// Records, so that the compiler finds a name that is missing here.
+const NAMES: Readonly<Record<keyof ExecOptions, true>> = {
+  onLine: true,
+  onStderrLine: true,
+  cwd: true,
+  sudo: true,
+  stdin: true,
+  env: true,
+  signal: true,
+  timeoutMs: true,
+  killGraceMs: true,
+  holdGraceMs: true,
+  leaveDaemons: true,
+  maxOutputBytes: true,
+  limits: true,
+};
+const LIMIT_NAMES: Readonly<Record<keyof ExecLimits, true>> = { processes: true, memoryBytes: true, cpus: true };
+
+/** The names of `exec`'s options. */
+export const EXEC_NAMES = Object.keys(NAMES) as readonly (keyof ExecOptions)[];
+
+/** The names of a call that has those of `exec` without some, and some of its own. */
+export function namesLike(without: readonly string[], more: readonly string[]): readonly string[] {
+  return [...EXEC_NAMES.filter((name) => !without.includes(name)), ...more];
+}
+
 export function checkExec(command: unknown, o: ExecOptions): void {
   checkText("command", command);
   checkCwd(o.cwd);
@@ -147,6 +173,7 @@ export function checkExec(command: unknown, o: ExecOptions): void {
   checkNumber("maxOutputBytes", o.maxOutputBytes, 1, 512 * 2 ** 20);
   if (o.limits !== undefined && (typeof o.limits !== "object" || o.limits === null))
     throw badOption("limits must be an object");
+  if (o.limits !== undefined) checkNames("limits", o.limits, Object.keys(LIMIT_NAMES));
   checkNumber("limits.processes", o.limits?.processes, 1, 2 ** 22);
   checkNumber("limits.memoryBytes", o.limits?.memoryBytes, 2 ** 20, 2 ** 50);
   checkNumber("limits.cpus", o.limits?.cpus, 0.01, 1024, false);
@@ -262,6 +289,7 @@ export async function runExec(
   options: ExecOptions,
   closing: () => boolean,
 ): Promise<ExecResult> {
+  checkNames("exec()", options, EXEC_NAMES);
   checkExec(command, options);
   const core = engine();
   const { signal } = options;

@@ -16,6 +16,16 @@ export interface InteractiveOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+const NAMES: Readonly<Record<keyof InteractiveOptions, true>> = {
+  stdin: true,
+  stdout: true,
+  stderr: true,
+  cwd: true,
+  signal: true,
+};
+/** The names of `interactiveExec`'s options. */
+export const INTERACTIVE_NAMES = Object.keys(NAMES) as readonly (keyof InteractiveOptions)[];
+
 interface Command {
   readonly lane: string;
   readonly argv: readonly string[];

@@ -2,15 +2,18 @@
 // The lines of a command as an async iterator: the command goes on only as fast as the loop does, and ends with it.
 import type { Engine } from "./engine.js";
 import { aborted, LaneError, OWN_ERRORS } from "./errors.js";
-import { checkExec, requestOf, type ExecOptions } from "./exec.js";
+import { checkExec, namesLike, requestOf, type ExecOptions } from "./exec.js";
 import { tailText, textOf } from "./lines.js";
 import type { Home } from "./process.js";
+import { checkNames } from "./rules.js";
 import { atOnce, Feed } from "./stdin.js";
 
 export interface LinesOptions extends Omit<ExecOptions, "onLine" | "onStderrLine" | "maxOutputBytes"> {
   /** Whether a status other than 0 makes the iterator throw COMMAND_FAILED after the last line. Default true. */
   readonly check?: boolean | undefined;
 }
+
+const NAMES = namesLike(["onLine", "onStderrLine", "maxOutputBytes"], ["check"]);
 
 interface NativeEnd {
   readonly exitCode: number;
@@ -68,8 +71,10 @@ export async function* iterateLines(
   engine: Engine,
   home: Home,
   command: string,
-  { check = true, ...options }: LinesOptions,
+  given: LinesOptions,
 ): AsyncGenerator<string, void, undefined> {
+  checkNames("lines()", given, NAMES);
+  const { check = true, ...options } = given;
   checkExec(command, options);
   const { signal, stdin } = options;
   if (signal?.aborted === true) throw aborted("lines", home.name, signal.reason);

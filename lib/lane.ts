@@ -5,10 +5,11 @@ import type { Engine } from "./engine.js";
 import { asLaneError, badOption, LaneError } from "./errors.js";
 import { tell } from "./events.js";
 import { checkCwd, checkText, runExec, type ExecOptions, type ExecResult } from "./exec.js";
-import { interact, type InteractiveOptions } from "./interactive.js";
+import { interact, INTERACTIVE_NAMES, type InteractiveOptions } from "./interactive.js";
 import { iterateLines, type LinesOptions } from "./iterate.js";
 import type { ResolvedOptions } from "./options.js";
 import { LaneProcess, type SpawnOptions } from "./process.js";
+import { checkNames } from "./rules.js";
 
 /** The engine's answer to a create. */
 export interface NativeLane {
@@ -69,6 +70,7 @@ export class Lane {
     if (!Array.isArray(args) || args.length === 0)
       throw badOption("args must be an array with the program's name first");
     args.forEach((arg, i) => checkText(`args[${i}]`, arg));
+    checkNames("interactiveExec()", options, INTERACTIVE_NAMES);
     checkCwd(options.cwd);
     const engine = this.#open("interactiveExec");
     return interact(

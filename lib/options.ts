@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one table of options: defaults, bounds and words. Validation, messages and the README's table come from it.
-import { badOption, LaneError } from "./errors.js";
+import { badOption } from "./errors.js";
 import type { LaneEvent } from "./events.js";
 import * as is from "./rules.js";
-import { nearest } from "./suggest.js";
 
 /** Options of `lima()`. All are optional. */
 export interface LimaOptions {
@@ -202,23 +201,16 @@ export const OPTIONS: readonly OptionSpec[] = [
   spec("onEvent", is.func, undefined, "told about the lane's life", { dflt: "none" }),
 ];
 
-function unknown(name: string): LaneError {
-  const known = OPTIONS.map((option) => option.name);
-  const near = nearest(name, known);
-  const said = `there is no option ${JSON.stringify(name.slice(0, 80))}`;
-  return new LaneError({
-    code: "UNKNOWN_OPTION",
-    message: near === undefined ? said : `${said}; did you mean ${near}?`,
-    cure:
-      near === undefined ? `Remove it. The options are: ${known.join(", ")}.` : `Use ${near}, or remove the option.`,
-  });
-}
+export const OPTION_NAMES: readonly string[] = OPTIONS.map((option) => option.name);
 
-/** Checks the options and fills in the defaults. Throws LaneError BAD_OPTION or UNKNOWN_OPTION. */
-export function resolveOptions(options: LimaOptions = {}): ResolvedOptions {
+/**
+ * Checks the options and fills in the defaults. Throws LaneError BAD_OPTION or UNKNOWN_OPTION, which suggests one of
+ * `known`.
+ */
+export function resolveOptions(options: LimaOptions = {}, known = OPTION_NAMES): ResolvedOptions {
   if (typeof options !== "object" || options === null || Array.isArray(options))
     throw badOption(`the options of lima() must be an object, not ${is.kindOf(options)}`);
-  for (const name of Object.keys(options)) if (!OPTIONS.some((option) => option.name === name)) throw unknown(name);
+  is.refuseUnknown("option", options, known);
   const resolved: Record<string, unknown> = {};
   for (const option of OPTIONS) {
     const value = options[option.name];

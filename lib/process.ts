@@ -3,8 +3,9 @@
 import { Readable, Writable } from "node:stream";
 import type { Engine } from "./engine.js";
 import { aborted, asLaneError, badOption } from "./errors.js";
-import { checkExec, checkText, requestOf, type ExecOptions } from "./exec.js";
+import { checkExec, checkText, namesLike, requestOf, type ExecOptions } from "./exec.js";
 import type { NativeValue } from "./native.js";
+import { checkNames } from "./rules.js";
 import { signalName, signalNumber } from "./signals.js";
 import { Terminal, type Size } from "./terminal.js";
 
@@ -16,6 +17,8 @@ export interface SpawnOptions
    */
   readonly tty?: boolean | Size | undefined;
 }
+
+const NAMES = namesLike(["onLine", "onStderrLine", "stdin", "maxOutputBytes"], ["tty"]);
 
 export interface ProcessEnd {
   /** The exit status; 128 + n after signal n. */
@@ -195,6 +198,7 @@ export class LaneProcess {
 
   /** @internal Use lane.spawn. */
   constructor(engine: Engine, home: Home, command: string | readonly string[], options: SpawnOptions) {
+    checkNames("spawn()", options, NAMES);
     const { tty, ...rest } = options;
     const what = commandOf(command);
     checkExec("", rest);
@@ -244,7 +248,9 @@ export class LaneProcess {
    * Sends a signal to the command's process group, with `tree` to every process it has started. False when it has
    * ended.
    */
-  kill(signal: string | number = "SIGTERM", { tree = false }: { readonly tree?: boolean } = {}): boolean {
+  kill(signal: string | number = "SIGTERM", options: { readonly tree?: boolean } = {}): boolean {
+    checkNames("kill()", options, ["tree"]);
+    const { tree = false } = options;
     const number = signalNumber(signal);
     if (!this.#running) return false;
     this.#engine.request("signal", { exec: this.#id, signal: number, tree }).catch(() => undefined);

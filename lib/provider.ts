@@ -7,6 +7,8 @@ import {
   type IsolatedSandboxProvider,
 } from "@ai-hero/sandcastle";
 import { asLaneError, spoken } from "./errors.js";
+import { EXEC_NAMES, type ExecOptions } from "./exec.js";
+import { INTERACTIVE_NAMES, type InteractiveOptions } from "./interactive.js";
 import type { Lane } from "./lane.js";
 import { openLane } from "./open.js";
 import { resolveOptions, type LimaOptions } from "./options.js";
@@ -19,11 +21,17 @@ async function said<T>(work: Promise<T>): Promise<T> {
   }
 }
 
+/** What a lane knows of the options that Sandcastle passes: names of a later Sandcastle must not stop a run. */
+function known<T extends object>(names: readonly (keyof T)[], options: T): T {
+  return Object.fromEntries(names.filter((name) => options[name] !== undefined).map((n) => [n, options[n]])) as T;
+}
+
 function handleOf(lane: Lane): IsolatedSandboxHandle & AsyncDisposable {
   return {
     worktreePath: lane.worktreePath,
-    exec: (command, options) => said(lane.exec(command, options)),
-    interactiveExec: (args, options) => said(lane.interactiveExec(args, options)),
+    exec: (command, options) => said(lane.exec(command, known<ExecOptions>(EXEC_NAMES, options ?? {}))),
+    interactiveExec: (args, options) =>
+      said(lane.interactiveExec(args, known<InteractiveOptions>(INTERACTIVE_NAMES, options))),
     copyIn: (hostPath, sandboxPath) => said(lane.copyIn(hostPath, sandboxPath)),
     copyFileOut: (sandboxPath, hostPath) => said(lane.copyFileOut(sandboxPath, hostPath)),
     close: () => lane.close(),

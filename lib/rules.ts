@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the value of an option may be: rules that check it and say what they allow.
 import { posix } from "node:path";
-import { badOption } from "./errors.js";
+import { badOption, LaneError } from "./errors.js";
+import { nearest } from "./suggest.js";
 
 export interface Rule {
   /** What is allowed, for the table of options. */
@@ -20,6 +21,27 @@ export function kindOf(value: unknown): string {
   if (Array.isArray(value)) return "an array";
   if (typeof value === "number" || typeof value === "boolean") return `the ${typeof value} ${String(value)}`;
   return typeof value === "object" ? "an object" : `a ${typeof value}`;
+}
+
+/** Throws UNKNOWN_OPTION, with the near one, for a name that `whose` (such as "option of exec()") does not have. */
+export function refuseUnknown(whose: string, given: object, known: readonly string[]): void {
+  const name = Object.keys(given).find((key) => !known.includes(key));
+  if (name === undefined) return;
+  const near = nearest(name, known);
+  const said = `there is no ${whose} ${JSON.stringify(name.slice(0, 80))}`;
+  throw new LaneError({
+    code: "UNKNOWN_OPTION",
+    message: near === undefined ? said : `${said}; did you mean ${near}?`,
+    cure:
+      near === undefined ? `Remove it. The options are: ${known.join(", ")}.` : `Use ${near}, or remove the option.`,
+  });
+}
+
+/** The options of one call: an object that has no unknown names. */
+export function checkNames(call: string, options: unknown, known: readonly string[]): asserts options is object {
+  if (typeof options !== "object" || options === null || Array.isArray(options))
+    throw badOption(`the options of ${call} must be an object, not ${kindOf(options)}`);
+  refuseUnknown(`option of ${call}`, options, known);
 }
 
 /** A rule with one question. */

@@ -15,6 +15,7 @@ describe("a lane", () => {
       report("worktree", lane.worktreePath === WT);
       report("plain", await lane.exec("pwd; echo $OWN $RUN $BOTH; echo err >&2; exit 3"));
       report("undefined keys", await lane.exec("cat; echo .", { cwd: undefined, sudo: undefined, stdin: undefined, onLine: undefined }));
+      report("later key", (await lane.exec("echo yes", { ofALaterSandcastle: 1, cwd: "/" })).stdout);
       report("empty stdin", (await lane.exec("cat; echo .", { stdin: "" })).stdout);
       report("stdin", (await lane.exec("wc -c", { stdin: "é".repeat(1e6) })).stdout.trim());
       report("untrimmed", (await lane.exec("printf '\\\\n a \\\\n\\\\n'")).stdout);
@@ -39,6 +40,7 @@ describe("a lane", () => {
       worktree: true,
       plain: { stdout: `${s.work}\nown a b run\n`, stderr: "err\n", exitCode: 3 },
       "undefined keys": { stdout: ".\n", exitCode: 0 },
+      "later key": "yes\n",
       "empty stdin": ".\n",
       stdin: "2000000",
       untrimmed: "\n a \n\n",
