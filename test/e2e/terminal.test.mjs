@@ -11,7 +11,7 @@ import { laneDirectories, nothingLeft } from "./lib/world.mjs";
 import { PTY_KIT } from "../ts/support/terminal.mjs";
 
 const MINUTES = 60_000;
-const bin = fileURLToPath(new URL("../../node_modules/.bin/agent-lane", import.meta.url));
+const bin = fileURLToPath(new URL("../node_modules/.bin/agent-lane", import.meta.url));
 const here = scratch("e2e-terminal");
 
 // The kit is text, for scripts; here it becomes a module that patience of an emulated guest can be given.
@@ -103,6 +103,7 @@ describe("agent-lane shell beside a running agent", { concurrency: false }, () =
     lane = await openLane();
     name = laneDirectories().find((d) => !others.has(d));
     agent = lane.exec("i=0; while [ ! -e stop ]; do echo $((i += 1)); sleep 0.1; done; exit 5", { onLine: (line) => ticks.push(Number(line)) });
+    agent.catch(() => undefined); // whoever awaits it hears of it
   }, { timeout: 5 * MINUTES });
   after(() => lane?.close(), { timeout: MINUTES });
 
