@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // createLane, spawn and lines on the real addon and the real lane agent.
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { stages } from "./support/stages.js";
+
+// Each starts processes and some a few lanes, on a machine that may be busy.
+vi.setConfig({ testTimeout: 100_000 });
 
 const stage = stages();
 

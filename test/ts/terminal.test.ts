@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // interactiveExec on a real terminal, with the real lane agent: what the program sees of it, and that it is given back however the call ends.
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { Stage, type Outcome } from "./support/stage.js";
 import { PTY_KIT } from "./support/terminal.mjs";
+
+// Each starts processes and some a few lanes, on a machine that may be busy.
+vi.setConfig({ testTimeout: 100_000 });
 
 let stage: Stage;
 beforeAll(() => {
