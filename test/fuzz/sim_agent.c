@@ -99,6 +99,7 @@ al_stop_eof(int code) {
 #define ppoll sim_ppoll
 #define poll(fds, n, ms) sim_poll(fds, n, ms)
 #define ioctl sim_ioctl
+#define splice sim_splice
 #define kill sim_kill
 #define waitpid sim_waitpid
 #define clock_gettime sim_clock_gettime
@@ -151,6 +152,9 @@ sim_agent_reset(size_t room, void (*plan)(uint32_t key, sim_plan_t *out)) {
   in_total = in_acked = out_total = out_acked = 0;
   child_ended = stop_asked = 0;
   null_fd = FD_NULL;
+  held[0] = sim_percent(60) ? FD_HELD : -1; /* not every kernel can */
+  held[1] = held[0] < 0 ? -1 : FD_HELD + 1;
+  held_pipe.len = 0;
   memset(pipes, 0, (pipes_high + 1) * sizeof(pipes[0]));
   memset(sim_commands, 0, commands_high * sizeof(sim_commands[0]));
   for (size_t i = 0; i < files_high; i++) files[i].is_open = false;

@@ -31,6 +31,7 @@
 #define PIPES_MAX (3 * AL_STREAMS_MAX + 8)
 #define FD_NULL 900
 #define FD_SECRET 901
+#define FD_HELD 902    /* the agent's own pipe reads, + 1 writes */
 #define FD_PIPES 1000  /* pipe i: FD_PIPES + 2 * i reads, + 1 writes */
 #define FD_FILES 10000 /* the file of plan k: FD_FILES + k */
 #define FILES_MAX 4096
@@ -52,6 +53,7 @@ static size_t pipes_high, commands_high;
 static struct { bool is_open; uint64_t at; sim_plan_t plan; } files[FILES_MAX];
 static size_t files_high;
 static struct { uint8_t bytes[1 << 18]; size_t len; bool ended; } to_agent, from_agent;
+static struct { uint8_t bytes[1 << 18]; size_t at, len; } held_pipe;
 static size_t room_each;
 static void (*plan_of)(uint32_t key, sim_plan_t *out);
 static int last_pid;
@@ -110,6 +112,12 @@ fill_bytes(uint8_t *p, uint32_t key, int sub, uint64_t at, size_t n) {
 static ssize_t
 sim_read(int fd, void *p, size_t n) {
   if (fd == 0) return take_stream(p, n);
+  if (fd == FD_HELD) {
+    if (n > held_pipe.len) n = held_pipe.len;
+    memcpy(p, held_pipe.bytes + held_pipe.at, n);
+    held_pipe.at += n, held_pipe.len -= n;
+    return (ssize_t) n;
+  }
   if (fd == FD_SECRET) {
     static const char hex[] = "3031323334353637383961626364656630313233343536373839616263646566";
     if (n < 64) return 0; /* the second call finds the end */
@@ -163,6 +171,22 @@ sim_write(int fd, const void *p, size_t n) {
   pipe->made += n;
   sim_progress++;
   return (ssize_t) n;
+}
+
+static ssize_t
+sim_splice(int in, void *in_at, int to, void *to_at, size_t n, unsigned flags) {
+  (void) in_at, (void) to_at, (void) flags;
+  if (to == FD_HELD + 1) {
+    if (held_pipe.len > 0) broken("the agent's own pipe is not empty");
+    if (n > sizeof(held_pipe.bytes)) n = sizeof(held_pipe.bytes);
+    ssize_t got = sim_read(in, held_pipe.bytes, n);
+    held_pipe.at = 0;
+    held_pipe.len = got > 0 ? (size_t) got : 0;
+    return got;
+  }
+  ssize_t put = sim_write(to, held_pipe.bytes + held_pipe.at, n < held_pipe.len ? n : held_pipe.len);
+  if (put > 0) held_pipe.at += (size_t) put, held_pipe.len -= (size_t) put;
+  return put;
 }
 
 static int
