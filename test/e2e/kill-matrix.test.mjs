@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { after, before, describe, it } from "node:test";
 import { fails, openLane } from "./lib/lanes.mjs";
-import { laneDirectories, laneProcesses, productHome } from "./lib/world.mjs";
+import { laneDirectories, laneProcesses, productHome, until } from "./lib/world.mjs";
 
 // perl's syscall(): prctl(PR_SET_CHILD_SUBREAPER, 1) on x86-64 and arm64.
 const SUBREAPER = `perl -e 'my $n = qx(uname -m) =~ /aarch64/ ? 167 : 157; syscall($n, 36, 1, 0, 0, 0) == 0 or die; if (fork) { print "up\\n"; $| = 1; print ""; sleep 300 } else { exec "sh", "-c", "setsid sh -c \\"sleep 300 & sleep 300 &\\""; }'`;
@@ -119,6 +119,12 @@ describe("whatever a command starts ends with it", { concurrency: false }, () =>
     assert.ok(Date.now() - asleep > 60_000);
     assert.deepEqual((await Promise.all(calls)).map((r) => r.stdout.length), [6, 7, 2_000_000]);
     assert.equal((await lane.exec("echo well")).stdout, "well\n");
+    // The guest has missed a minute; its clock is set within seconds. One that somebody in the guest has set stays as it is.
+    const off = async () => Number((await lane.exec("date +%s")).stdout) - Date.now() / 1000;
+    await until("the guest's clock is right", 40, async () => Math.abs(await off()) < 5);
+    await lane.exec("date -s @1000000000", { sudo: true });
+    await new Promise((resolve) => setTimeout(resolve, 13_000));
+    assert.ok((await off()) < -1e8, "a clock that was set by hand");
   });
 
   it("settles everything when the guest freezes", { timeout: 180_000 }, async () => {
