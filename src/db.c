@@ -101,6 +101,23 @@ query(sqlite3 *sql, const char *text, char *out, size_t cap) {
   }
 }
 
+/* Whether the file that is there is ours alone. */
+static int
+judge_file(const char *path, const struct stat *st, al_err_t *err) {
+  if (S_ISLNK(st->st_mode)) return al_err_set(err, -ELOOP, "The registry %s is a symbolic link.", path);
+  if (!S_ISREG(st->st_mode)) return al_err_set(err, -EINVAL, "The registry %s is not a regular file.", path);
+  if (st->st_uid != geteuid()) return al_err_set(err, -EPERM, "The registry %s belongs to another user.", path);
+  if (st->st_mode & 077)
+    return al_err_set(
+      err, -EPERM, "The registry %s is open to others (mode %o instead of 600).", path, (unsigned) st->st_mode & 07777);
+  /* Asked here since SQLite would name the shared-memory file that it could not make as missing. */
+  if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS)) {
+    int e = errno;
+    return al_err_set(err, -e, "The registry %s cannot be written: %s.", path, strerror(e));
+  }
+  return 0;
+}
+
 /* Creates the file for us alone, or checks that the one that is there is ours alone. An existing file is not opened
  * here: closing a descriptor of it would drop the locks another connection of this process holds. */
 static int
@@ -116,18 +133,7 @@ check_file(const char *path, al_err_t *err) {
     int e = errno;
     return al_err_set(err, -e, "The registry %s cannot be created: %s.", path, strerror(e));
   }
-  if (S_ISLNK(st.st_mode)) return al_err_set(err, -ELOOP, "The registry %s is a symbolic link.", path);
-  if (!S_ISREG(st.st_mode)) return al_err_set(err, -EINVAL, "The registry %s is not a regular file.", path);
-  if (st.st_uid != geteuid()) return al_err_set(err, -EPERM, "The registry %s belongs to another user.", path);
-  if (st.st_mode & 077)
-    return al_err_set(
-      err, -EPERM, "The registry %s is open to others (mode %o instead of 600).", path, (unsigned) st.st_mode & 07777);
-  /* Asked here since SQLite would name the shared-memory file that it could not make as missing. */
-  if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS)) {
-    int e = errno;
-    return al_err_set(err, -e, "The registry %s cannot be written: %s.", path, strerror(e));
-  }
-  return 0;
+  return judge_file(path, &st, err);
 }
 
 /* SQLite refuses links anywhere in the path; those of the directory were the owner's choice, so they are resolved. */
@@ -252,6 +258,29 @@ open_file(al_db_t *db, al_err_t *err) {
   rc = check_content(db, &version, err);
   if (!rc) rc = set_modes(db, err);
   if (!rc) rc = migrate(db, err);
+  return rc;
+}
+
+int
+al_db_look(const char *path, int count, int (*run)(void *data, sqlite3 *sql, al_err_t *err), void *data,
+  al_err_t *err) {
+  char real[PATH_MAX];
+  open_t o = {.count = count};
+  al_db_t db = {.path = real, .opening = &o};
+  struct stat st;
+  int version = 0;
+
+  int rc = real_path(path, real, err);
+  if (rc) return rc;
+  if (lstat(real, &st)) return -errno == -ENOENT ? -ENOENT : al_err_set(err, -errno, "%s: %s.", real, strerror(errno));
+  if ((rc = judge_file(real, &st, err))) return rc;
+  int sql_rc = sqlite3_open_v2(real, &db.sql,
+    SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_NOFOLLOW, NULL);
+  if (sql_rc) rc = al_db_error(db.sql, sql_rc, "Opening the registry", err);
+  else sqlite3_busy_timeout(db.sql, BUSY_MS);
+  if (!rc) rc = check_content(&db, &version, err);
+  if (!rc && version > 0) rc = run(data, db.sql, err);
+  sqlite3_close_v2(db.sql);
   return rc;
 }
 

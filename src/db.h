@@ -27,6 +27,11 @@ struct al_db_job_s {
  * scripts; PRAGMA user_version counts them. */
 int
 al_db_open(uv_loop_t *loop, const char *path, const char *const *migrations, int count, al_db_t **out, al_err_t *err);
+/* Reads only, on any thread that may block: checks the file as al_db_open does and calls `run` when it has a schema.
+ * -ENOENT (err unset) when there is no file. */
+int
+al_db_look(const char *path, int count, int (*run)(void *data, struct sqlite3 *sql, al_err_t *err), void *data,
+  al_err_t *err);
 void
 al_db_run(al_db_t *db, al_db_job_t *job, int (*run)(al_db_job_t *, struct sqlite3 *), void (*done)(al_db_job_t *, int));
 /* Jobs that were queued before still run and commit; later ones end with UV_ECANCELED. */

@@ -6,6 +6,7 @@
 #include "lima.h"
 #include "mem.h"
 #include "platform.h"
+#include "registry.h"
 #include "utf8.h"
 #include "version.h"
 #include <errno.h>
@@ -271,6 +272,45 @@ check_image(doctor_t *d) {
   else say_error(d, "image", rc == AL_EIMAGE_MISSING ? "missing" : "unsafe", &err);
 }
 
+/* "3: agent-lane-…, agent-lane-…": as many names as fit. */
+static void
+name_some(const al_val_t *names, char *out, size_t cap) {
+  size_t n = (size_t) snprintf(out, cap, "%zu: ", names->len);
+  for (size_t i = 0; i < names->len && n + AL_NAME_LEN + 8 < cap; i++)
+    n += (size_t) snprintf(out + n, cap - n, "%s%s", i ? ", " : "",
+      n + 2 * AL_NAME_LEN + 8 < cap ? names->items[i]->text : "…");
+}
+
+static void
+check_registry(doctor_t *d) {
+  char text[400], detail[512], cure[AL_HOME_MAX + 400];
+  al_val_t *strays = NULL;
+  al_err_t err = {0};
+
+  if (!d->home_usable) {
+    say(d, "registry", "skipped", "The home cannot be used.", NULL);
+    return;
+  }
+  int rc = al_registry_strays(&d->home, &strays, &err);
+  if (rc) {
+    if (rc == -ENOMEM) d->rc = rc;
+    say_error(d, "registry", "unsafe", &err);
+    say(d, "lanes", "skipped", "The registry cannot be read, so no directory can be told to be a lane's.", NULL);
+    return;
+  }
+  say(d, "registry", "found", access(d->home.registry, F_OK) ? "There is none yet." : d->home.registry, NULL);
+  if (strays->len == 0) {
+    say(d, "lanes", "found", "Every lane directory has a row in the registry.", NULL);
+  } else {
+    name_some(strays, text, sizeof text);
+    snprintf(detail, sizeof detail, "Lane directories that the registry does not know, %s", text);
+    snprintf(cure, sizeof cure, "No command of ours removes them, since nothing says whose they are. For each NAME, when"
+      " `pgrep -fl NAME` shows no process (end those it shows): LIMA_HOME=%s limactl delete NAME", d->home.lima);
+    say(d, "lanes", "unsafe", detail, cure);
+  }
+  al_val_free(strays);
+}
+
 static void
 check_room(doctor_t *d) {
   struct statvfs vfs;
@@ -296,6 +336,7 @@ al_doctor_run(const al_doctor_opts_t *opts, al_val_t **out, al_err_t *err) {
   if (!d.rc) {
     check_platform(&d);
     check_home(&d);
+    check_registry(&d);
     check_lima(&d);
     if (d.linux_host) check_qemu(&d, strcmp(d.arch, "aarch64") == 0 ? "qemu-system-aarch64" : "qemu-system-x86_64");
     if (d.linux_host) check_qemu(&d, "qemu-img");

@@ -16,8 +16,9 @@
     "Correct the option named in the message.") \
   X(UNKNOWN_OPTION, -20002, "There is no option of that name.", \
     "Remove the option or use the suggested name.") \
-  X(HOME_UNSAFE, -20003, "Agent Lane's directory is open to others, or not on a local file system.", \
-    "Use a directory of your own, mode 0700, on a local file system (option home or AGENT_LANE_HOME).") \
+  X(HOME_UNSAFE, -20003, "Agent Lane's directory may be changed by others, or is not on a local file system.", \
+    "Use a directory of your own that nobody else may write to (chmod go-w), on a local file system (option home or " \
+    "AGENT_LANE_HOME).") \
   X(HOME_TOO_LONG, -20004, "The path of Agent Lane's directory leaves no room for the names of sockets below it.", \
     "Use a shorter home (option home or AGENT_LANE_HOME): socket names have a fixed maximum length.") \
   X(LIMA_MISSING, -20005, "No limactl was found, or the one that was named cannot be run.", \
@@ -35,7 +36,7 @@
   X(IMAGE_MISSING, -20011, "There is no guest image, or none of that name that fits this machine.", \
     "Import an image first: `agent-lane image import DIR`.") \
   X(IMAGE_CORRUPT, -20012, "A file of a stored image is not what was imported.", \
-    "The stored image changed after import. Remove it and import it again.") \
+    "The stored image changed after import. `agent-lane image import DIR` replaces it.") \
   X(IMAGE_INVALID, -20013, "An image's manifest or one of its files breaks the format.", \
     "Build the image again with image/build and import the result.") \
   X(BUSY, -20014, "The start timeout passed while maxConcurrentVms lanes were running.", \
@@ -63,7 +64,8 @@
   X(EXEC_FAILED, -20025, "The command could not be started in the guest.", \
     "Check the command, its working directory and the user.") \
   X(OUTPUT_LIMIT, -20026, "A command wrote more than is kept in memory.", \
-    "Write large output to a file in the guest and copy it out, or use onLine.") \
+    "Write large output to a file in the guest and copy it out, use onLine, or raise the limit: maxOutputBytes of the " \
+    "command, or maxBufferedBytes of the lane.") \
   X(CALLBACK_THREW, -20027, "A callback of the caller's threw, so its command was ended.", \
     "Catch errors inside the callback.") \
   X(SOURCE_MISSING, -20028, "The file or directory to copy does not exist on the host.", \
@@ -89,7 +91,9 @@
   X(COPY_OUT_FAILED, -20038, "The file did not come out whole, or could not be written on the host.", \
     "See the message; the target was left as it was.") \
   X(REGISTRY_DAMAGED, -20040, "The registry cannot be read, or is not one of this version of Agent Lane.", \
-    "Move registry.db aside (it is not overwritten) and run `agent-lane reap`.") \
+    "End the programs that use this home, then move registry.db, registry.db-wal and registry.db-shm in it aside; none is " \
+    "overwritten. Lanes that stood in it stay below lima/ in the home: `agent-lane doctor` names them, and how to " \
+    "remove each.") \
   X(REGISTRY_LOCKED, -20041, "Another process held the registry for longer than we wait.", \
     "Another process holds the registry; try again.") \
   X(INTERRUPTED, -20042, "The process is ending, so nothing new is started.", \

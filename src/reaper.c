@@ -20,7 +20,8 @@ typedef struct reap_s {
   victim_t *victims;
   size_t count, at;
   al_err_t err;
-  al_val_t *reaped, *kept; /* NULL for the silent sweep */
+  al_val_t *reaped, *kept, *strays; /* NULL for the silent sweep */
+  al_job_t job;
   int report;              /* -ENOMEM: they are not whole */
   uint32_t id;
   void (*cb)(void *data);
@@ -70,7 +71,7 @@ note(reap_t *r, al_val_t *list, const char *name, const char *reason, int ok, co
 }
 
 static void
-reap_end(reap_t *r) {
+reap_answer(reap_t *r) {
   al_engine_t *e = r->site->engine;
   e->busy--;
   if (r->cb) {
@@ -78,15 +79,41 @@ reap_end(reap_t *r) {
   } else if (r->err.code) {
     al_val_free(r->reaped);
     al_val_free(r->kept);
+    al_val_free(r->strays);
     al_engine_fail(e, r->id, &r->err);
   } else {
     al_val_t *v = al_val_map();
-    int rc = al_val_set(v, "reaped", r->reaped) | al_val_set(v, "kept", r->kept);
+    int rc = al_val_set(v, "reaped", r->reaped) | al_val_set(v, "kept", r->kept) |
+      al_val_set(v, "unlisted", r->strays);
     al_engine_answer(e, r->id, "reap", v, rc | r->report);
   }
   al_free(r->victims);
   al_free(r);
   al_engine_check_end(e);
+}
+
+static int
+find_strays(al_job_t *job) {
+  reap_t *r = job->data;
+  return al_registry_strays(&r->site->home, &r->strays, &r->err);
+}
+
+static void
+found_strays(al_job_t *job, int status) {
+  reap_t *r = job->data;
+  if (status < 0 && !r->err.code) al_err_set(&r->err, status, "lane directories without a row could not be looked for");
+  reap_answer(r);
+}
+
+/* People are told of what no row leads to, since nothing else here would ever find it. */
+static void
+reap_end(reap_t *r) {
+  if (r->cb || r->err.code) {
+    reap_answer(r);
+    return;
+  }
+  r->job.data = r;
+  al_worker_post(r->site->store, &r->job, find_strays, found_strays);
 }
 
 static void

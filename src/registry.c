@@ -142,8 +142,13 @@ add_history(call_t *c, sqlite3 *sql, int64_t id, const char *from, const char *t
 }
 
 int
+al__registry_schema(void) {
+  return (int) (sizeof migrations / sizeof *migrations);
+}
+
+int
 al_registry_open(uv_loop_t *loop, const char *path, al_registry_t *r, al_err_t *err) {
-  return al_db_open(loop, path, migrations, (int) (sizeof migrations / sizeof *migrations), &r->db, err);
+  return al_db_open(loop, path, migrations, al__registry_schema(), &r->db, err);
 }
 
 void

@@ -5,6 +5,7 @@
 #define AL_REGISTRY_H
 
 #include "db.h"
+#include "home.h"
 #include "lane.h"
 #include "names.h"
 #include "platform.h"
@@ -55,5 +56,11 @@ typedef void (*al_registry_list_cb)(
   void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count);
 void
 al_registry_list(al_registry_t *r, bool all, al_registry_list_cb cb, void *data);
+
+
+/* Lane directories of the home that no open row knows, as a list of names: what is left when a registry was lost.
+ * Reads only, on any thread that may block. Fails as al_db_look does; without a registry every directory is one. */
+int
+al_registry_strays(const al_home_t *home, al_val_t **out, al_err_t *err);
 
 #endif

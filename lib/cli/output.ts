@@ -66,7 +66,8 @@ export function bytes(n: number): string {
 /** `error CODE: sentence` and `cure: …` on stderr; never a stack trace. */
 export function complain(thrown: unknown): void {
   const error = asLaneError(thrown);
-  const where = [error.lane, error.step && `step ${error.step}`].filter(Boolean).join(", ");
+  const lane = error.lane !== undefined && error.message.includes(error.lane) ? undefined : error.lane;
+  const where = [lane, error.step && `step ${error.step}`].filter(Boolean).join(", ");
   process.stderr.write(
     `${err.red("error")} ${err.bold(error.code)}: ${plain(error.message)}${where === "" ? "" : ` (${where})`}\n`,
   );

@@ -10,13 +10,15 @@ const read = (path) => readFileSync(join(root, path), "utf8");
 
 /** The rows of AL_ERR_MAP. Throws when one cannot be read, so that none is left out in silence. */
 export function errorTable(header) {
-  const text = /"(?:[^"\\]|\\.)*"/.source;
+  const piece = /"(?:[^"\\]|\\.)*"/;
+  const text = String.raw`${piece.source}(?: \\\n +${piece.source})*`; // pieces that C puts together
+  const joined = (pieces) => pieces.match(new RegExp(piece, "g")).map((each) => JSON.parse(each)).join("");
   const row = new RegExp(String.raw`^  X\((\w+), (-\d+), (${text}), \\\n    (${text})\)(?: \\)?$`, "gm");
   const rows = [...header.matchAll(row)].map(([, code, number, meaning, cure]) => ({
     code,
     number: Number(number),
-    meaning: JSON.parse(meaning),
-    cure: JSON.parse(cure),
+    meaning: joined(meaning),
+    cure: joined(cure),
   }));
   const entries = header.match(/^  X\(/gm)?.length ?? 0;
   if (rows.length === 0 || rows.length !== entries)
@@ -35,9 +37,9 @@ only the message on, so the errors of a provider's calls carry code and cure in 
 
 | code | what happened | what to do |
 |---|---|---|
-${rows.map(line).join("\n")}
-${Object.entries(own)
-  .map(([code, r]) => line({ code, ...r }))
+${[...rows, ...Object.entries(own).map(([code, r]) => ({ code, ...r }))]
+  .sort((a, b) => (a.code < b.code ? -1 : 1))
+  .map(line)
   .join("\n")}
 
 Made by \`scripts/generate-docs\` from \`src/err.h\` and \`lib/errors.ts\`; change those.

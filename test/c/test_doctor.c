@@ -229,6 +229,34 @@ test_doctor_does_not_wait_for_ever(void **state) {
   assert_int_equal(al_plat_ident(child, &id), -ESRCH); /* the whole group was ended */
 }
 
+/* A damaged registry, and directories that an empty one does not know. */
+static void
+test_doctor_looks_at_the_registry(void **state) {
+  static const char lost[] = "agent-lane-0000abcd-0000wxyz";
+  char path[600];
+  al_home_t home;
+  al_err_t err = {0};
+  (void) state;
+  assert_int_equal(al_home_open(in("h"), &home, &err), 0);
+  al_val_t *r = examine(NULL);
+  expect(r, "registry", "found", "none yet");
+  expect(r, "lanes", "found", "");
+  al_val_free(r);
+  snprintf(path, sizeof path, "%s/%s", home.lima, lost);
+  assert_int_equal(mkdir(path, 0700), 0);
+  r = examine(NULL);
+  expect(r, "lanes", "unsafe", lost);
+  assert_false(is_ok(r));
+  al_val_free(r);
+  al_test_write(home.root, "registry.db", "this is no database, and it is long enough to be looked at as one. ........");
+  assert_int_equal(chmod(home.registry, 0600), 0);
+  r = examine(NULL);
+  expect(r, "home", "found", "");
+  expect(r, "registry", "unsafe", "damaged");
+  expect(r, "lanes", "skipped", "cannot be read");
+  al_val_free(r);
+}
+
 static void
 test_doctor_bad_home_is_a_finding(void **state) {
   (void) state;
@@ -245,7 +273,7 @@ main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
   const struct CMUnitTest root[] = {T(test_doctor_says_root_is_unsafe)};
   const struct CMUnitTest user[] = {T(test_doctor_finds_everything), T(test_doctor_misses_each_program),
-    T(test_doctor_judges_versions), T(test_doctor_survives_bad_programs), T(test_doctor_does_not_wait_for_ever),
+    T(test_doctor_judges_versions), T(test_doctor_survives_bad_programs), T(test_doctor_does_not_wait_for_ever), T(test_doctor_looks_at_the_registry),
     T(test_doctor_bad_home_is_a_finding)};
   int failed = 0;
   if (geteuid() == 0) { /* the rest is for ordinary users */

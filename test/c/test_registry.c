@@ -220,6 +220,38 @@ test_registry_waiter_that_asks_no_more_loses_its_turn(void **state) {
 }
 
 static void
+test_registry_tells_which_directories_have_no_row(void **state) {
+  fixture_t *f = *state;
+  al_home_t home = { 0 };
+  al_lane_row_t open = a_row('a'), over = a_row('b');
+  int64_t ticket = 0, second = 0;
+  al_err_t err = { 0 };
+  al_val_t *strays;
+  char holders[256], path[300];
+  snprintf(home.lima, sizeof home.lima, "%s/lima", f->dir);
+  snprintf(home.registry, sizeof home.registry, "%s", f->path);
+  assert_int_equal(mkdir(home.lima, 0700), 0);
+  for (const char *last = "abc"; *last; last++) {
+    snprintf(path, sizeof path, "%s/agent-lane-00000000-0000000%c", home.lima, *last);
+    assert_int_equal(mkdir(path, 0700), 0);
+  }
+  snprintf(path, sizeof path, "%s/_config", home.lima);
+  assert_int_equal(mkdir(path, 0700), 0);
+  assert_int_equal(admit(f, &open, 2, &ticket, holders), 0);
+  assert_int_equal(admit(f, &over, 2, &second, holders), 0);
+  assert_int_equal(claim(f, over.id), 0);
+  assert_int_equal(move(f, over.id, AL_LANE_CLOSING, AL_LANE_CLOSED), 0);
+  for (int alone = 0; alone < 2; alone++) { /* beside a connection, and when none is open */
+    assert_int_equal(al_registry_strays(&home, &strays, &err), 0);
+    assert_int_equal(strays->len, 2);
+    for (size_t i = 0; i < 2; i++) assert_null(strstr(strays->items[i]->text, "0000a"));
+    al_val_free(strays);
+    if (alone == 0) shut(f);
+  }
+  reopen(f);
+}
+
+static void
 test_registry_move_is_compare_and_set(void **state) {
   fixture_t *f = *state;
   al_lane_row_t row = a_row('a');
@@ -276,6 +308,7 @@ main(void) {
     cmocka_unit_test_setup_teardown(test_registry_admission_keeps_limit_and_order, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_waiter_that_leaves_or_dies_frees_its_turn, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_waiter_that_asks_no_more_loses_its_turn, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_registry_tells_which_directories_have_no_row, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_move_is_compare_and_set, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_damaged_file_is_refused_and_kept, setup, teardown),
   };

@@ -98,21 +98,6 @@ it("says why it cannot", async () => {
     report("nonsense", await said("no/lane"));
     report("missing", await said("agent-lane-00000000-00000000"));
     report("command", await said("ls"));
-    report("no program", await said(lane.name, "--", "no-such-program"));
-    const dead = spawn(process.execPath, ["--input-type=module", "-e",
-      "const { createLane } = await import(" + JSON.stringify(PACKAGE) + "); const l = await createLane(" + JSON.stringify(OPTIONS) + "); console.log(l.name); process.kill(process.pid, 'SIGKILL')"],
-      { stdio: ["ignore", "pipe", "inherit"] });
-    let died = ""; dead.stdout.on("data", (d) => (died += d));
-    await new Promise((ok) => dead.on("close", ok));
-    const cli = (command) => run([process.execPath, CLI, ...command.split(" "), "--home", OPTIONS.home], "").ended;
-    report("ls", (await cli("ls")).out.split("\n").find((l) => l.startsWith(died.trim())));
-    const { mkdirSync, rmdirSync } = await import("node:fs");
-    const lost = OPTIONS.home + "/lima/agent-lane-0000lost-00000000";
-    mkdirSync(lost, { mode: 0o700 });
-    report("dry", await cli("reap --dry-run --limactl " + OPTIONS.limactlPath));
-    report("reap", await cli("reap --limactl " + OPTIONS.limactlPath));
-    rmdirSync(lost);
-    report("reap 2", await cli("reap --limactl " + OPTIONS.limactlPath));
     report("usage", (await said(lane.name, "ls")).slice(0, 1));
     const other = await createLane(OPTIONS);
     report("two", await said());
@@ -139,13 +124,6 @@ it("says why it cannot", async () => {
   expect(said["missing"]).toEqual(failed("NO_SUCH_LANE"));
   expect(said["missing"]).toEqual([1, "", expect.not.stringMatching(/NAME.*NAME.*\n/)]);
   expect(said["command"]).toEqual([1, "", expect.stringContaining("after --: agent-lane shell -- ls")]);
-  expect(said["no program"]).toEqual([127, "", expect.stringContaining("EXEC_FAILED")]);
-  expect(said["ls"]).toMatch(/^agent-lane-\S+ +ready .* \d+ \(owner gone\) /);
-  const left = /agent-lane-0000lost-00000000 +left +the registry does not know/;
-  expect(said["dry"]).toEqual({ code: 0, err: "", out: expect.stringMatching(left) });
-  expect(said["reap"]).toEqual({ code: 1, err: "", out: expect.stringMatching(left) });
-  expect((said["reap"] as { out: string }).out).toMatch(/destroyed +its owner is gone/);
-  expect(said["reap 2"]).toMatchObject({ code: 0, err: "" });
   expect(said["usage"]).toEqual([2]);
   expect(said["two"]).toEqual([1, "", expect.stringContaining("2 lanes are ready: NAME, NAME")]);
   expect(said["both"]).toEqual(["other\n", "one\n"]);
@@ -154,4 +132,31 @@ it("says why it cannot", async () => {
   expect(said["eight"]).toBe(true);
   expect(said["early"]).toBe(true);
   expect(said["none"]).toEqual([1, "", expect.stringContaining("there is no lane that is ready")]);
+});
+
+it("has ls and reap tell what a dead owner and a lost registry left", async () => {
+  const said = await run(`
+    report("no program", await run(shell(lane.name, "--", "no-such-program"), "").ended);
+    const dead = spawn(process.execPath, ["--input-type=module", "-e",
+      "const { createLane } = await import(" + JSON.stringify(PACKAGE) + "); const l = await createLane(" + JSON.stringify(OPTIONS) + "); console.log(l.name); process.kill(process.pid, 'SIGKILL')"],
+      { stdio: ["ignore", "pipe", "ignore"] });
+    let died = ""; dead.stdout.on("data", (d) => (died += d));
+    await new Promise((ok) => dead.on("exit", ok));
+    const cli = (command) => run([process.execPath, CLI, ...command.split(" "), "--home", OPTIONS.home], "").ended;
+    report("ls", (await cli("ls")).out.split("\\n").find((l) => l.startsWith(died.trim())));
+    const { mkdirSync, rmdirSync } = await import("node:fs");
+    const lost = OPTIONS.home + "/lima/agent-lane-0000lost-00000000";
+    mkdirSync(lost, { mode: 0o700 });
+    report("dry", await cli("reap --dry-run --limactl " + OPTIONS.limactlPath));
+    report("reap", await cli("reap --limactl " + OPTIONS.limactlPath));
+    rmdirSync(lost);
+    report("reap 2", await cli("reap --limactl " + OPTIONS.limactlPath));
+  `);
+  expect(said["no program"]).toEqual({ code: 127, out: "", err: expect.stringContaining("EXEC_FAILED") });
+  expect(said["ls"]).toMatch(/^agent-lane-\S+ +ready .* \d+ \(owner gone\) /);
+  const left = /agent-lane-0000lost-00000000 +left +the registry does not know/;
+  expect(said["dry"]).toEqual({ code: 0, err: "", out: expect.stringMatching(left) });
+  expect(said["reap"]).toEqual({ code: 1, err: "", out: expect.stringMatching(left) });
+  expect((said["reap"] as { out: string }).out).toMatch(/destroyed +its owner is gone/);
+  expect(said["reap 2"]).toMatchObject({ code: 0, err: "" });
 });

@@ -11,6 +11,12 @@ function seconds(value: unknown): string {
   return typeof value === "number" && value > 0 ? when(value) : "";
 }
 
+/** A lane whose owner has died is still in its last state until somebody reaps it. */
+function owner(row: Row): string {
+  const pid = plain(row["ownerPid"]);
+  return row["ownerAlive"] === false && row["state"] !== "closed" ? `${pid} (${colours.red("owner gone")})` : pid;
+}
+
 export function addLs(program: Command): void {
   addCommon(program.command("ls"))
     .description("list the lanes")
@@ -29,7 +35,7 @@ export function addLs(program: Command): void {
             r["state"] === "ready" ? colours.green("ready") : plain(r["state"]),
             seconds(r["created"]),
             r["state"] === "closed" ? "" : seconds(r["expires"]),
-            plain(r["ownerPid"]),
+            owner(r),
             plain(r["cpus"]),
             typeof r["memoryMiB"] === "number" ? `${Number((r["memoryMiB"] / 1024).toFixed(2))} GiB` : "",
             plain(r["network"]),

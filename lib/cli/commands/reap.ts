@@ -13,6 +13,8 @@ interface Reaped {
 }
 interface Report {
   readonly reaped: readonly Reaped[];
+  /** Lane directories without a row in the registry. */
+  readonly unlisted: readonly string[];
   readonly kept: readonly { readonly name: string; readonly reason: string }[];
 }
 
@@ -29,7 +31,9 @@ export function addReap(program: Command): void {
     .option("--json", "print one JSON object")
     .addHelpText(
       "after",
-      "\nOnly lanes of the registry are touched, each by its own name. Exits 1 when a lane could not be destroyed.\n" +
+      "\nOnly lanes of the registry are touched, each by its own name. A lane directory that the registry does not know\n" +
+        "(it was moved aside or lost) is named and left. Exits 1 when a lane could not be destroyed, or such a\n" +
+        "directory is there; with --dry-run 0.\n" +
         "\nExamples:\n  agent-lane reap --dry-run\n  agent-lane reap",
     )
     .action(async (options: CommonOptions & { dryRun?: boolean; force?: boolean; json?: boolean }) => {
@@ -39,7 +43,7 @@ export function addReap(program: Command): void {
         force: options.force ?? false,
         dryRun,
       });
-      if (report.reaped.some((r) => !r.ok) && !dryRun) process.exitCode = 1;
+      if ((report.reaped.some((r) => !r.ok) || report.unlisted.length > 0) && !dryRun) process.exitCode = 1;
       if (options.json === true) return printJson(report);
       const rows = [
         ...report.reaped.map((r) => [
@@ -48,6 +52,11 @@ export function addReap(program: Command): void {
           [plain(r.reason), plain(r.message)].filter((t) => t !== "").join(": "),
         ]),
         ...report.kept.map((k) => [plain(k.name), "kept", plain(k.reason)]),
+        ...report.unlisted.map((name) => [
+          plain(name),
+          colours.red("left"),
+          "the registry does not know this directory; `agent-lane doctor` says how to remove it",
+        ]),
       ];
       print(rows.length === 0 ? "There is nothing to reap." : table(["name", "outcome", "reason"], rows));
     });

@@ -4,7 +4,7 @@ import type { Command } from "commander";
 import { engine } from "../../engine.js";
 import { LaneError } from "../../errors.js";
 import { interact } from "../../interactive.js";
-import { plain } from "../output.js";
+import { complain, plain } from "../output.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 
 type Row = Readonly<Record<string, unknown>>;
@@ -14,7 +14,7 @@ const LOGIN = ["/bin/sh", "-c", 'exec "${SHELL:-/bin/sh}" -l'];
 /** The only lane that is ready, when none is named. */
 async function onlyLane(options: CommonOptions): Promise<string> {
   const rows = await engine().request<readonly Row[]>("list", common(options));
-  const ready = rows.filter((row) => row["state"] === "ready").map((row) => plain(row["name"]));
+  const ready = rows.filter((row) => row["state"] === "ready" && row["ownerAlive"] !== false).map((row) => plain(row["name"]));
   const [name] = ready;
   if (ready.length === 1 && name !== undefined) return name;
   throw new LaneError({
@@ -34,7 +34,7 @@ export function addShell(program: Command): void {
     .option("--root", "run it as root of the guest")
     .addHelpText(
       "after",
-      "\nOn a terminal when stdin is one. Ends with the command's status; leaving it does not touch the lane.\n\nExamples:\n  agent-lane shell\n  agent-lane shell agent-lane-0000abcd-0000wxyz\n  agent-lane shell agent-lane-0000abcd-0000wxyz -- git log --oneline\n  agent-lane shell -- make test",
+      "\nOn a terminal when stdin is one. Ends with the command's status (127: no such program); leaving it does not touch the lane.\n\nExamples:\n  agent-lane shell\n  agent-lane shell agent-lane-0000abcd-0000wxyz\n  agent-lane shell agent-lane-0000abcd-0000wxyz -- git log --oneline\n  agent-lane shell -- make test",
     )
     .action(async (_name: string | undefined, _words: string[], options: CommonOptions & ShellOptions, self: Command) =>
       run(wordsOf(self), options),
@@ -55,13 +55,23 @@ function wordsOf(self: Command): { name: string | undefined; command: readonly s
   return { name: before[0], command };
 }
 
+async function attach(name: string, options: CommonOptions): Promise<{ lane: string }> {
+  try {
+    return await engine().request<{ lane: string }>("attach", { ...common(options), lane: name });
+  } catch (error) {
+    if (!(error instanceof LaneError) || error.code !== "BAD_NAME") throw error;
+    const { code, message } = error;
+    throw new LaneError({ code, message, cure: `${error.cure} A command comes after --: agent-lane shell -- ${name}` });
+  }
+}
+
 async function run(
   { name, command }: { name: string | undefined; command: readonly string[] },
   options: CommonOptions & ShellOptions,
 ): Promise<void> {
   const core = engine();
   const wanted = name ?? (await onlyLane(options));
-  const { lane } = await core.request<{ lane: string }>("attach", { ...common(options), lane: wanted });
+  const { lane } = await attach(wanted, options);
   try {
     const { exitCode } = await interact(
       core,
@@ -70,6 +80,10 @@ async function run(
       () => false,
     );
     process.exitCode = exitCode;
+  } catch (error) {
+    if (!(error instanceof LaneError) || error.code !== "EXEC_FAILED") throw error;
+    complain(error);
+    process.exitCode = /No such file|not found/i.test(error.message) ? 127 : 126; // as every shell has it
   } finally {
     await core.request("close", { lane }).catch(() => undefined);
   }
