@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RUNS_MAX 4
 #define RETRY_MS 300
+#define RETRY_MS_MAX 2000
 #define SSH_FAILED 255 /* ssh's own exit code; nothing of ours ran in the guest, or a signal ended it */
 
 /* Theory of operation. The transport owns both streams, not the process runner: they stay valid until
@@ -39,6 +39,7 @@ al__transport_init(
   t->cbs = *cbs;
   t->data = data;
   t->release = release;
+  t->runs_max = AL__RUNS_MAX;
   al_buf_init(&t->preface, AL__PREFACE_MAX);
   t->proc.data = t;
   uv_timer_init(loop, &t->timer);
@@ -130,12 +131,19 @@ on_timer(uv_timer_t *timer) {
 static void
 close_handle(al_transport_t *t, uv_handle_t *h);
 
+/* Longer after each run: what drops a connection is gone in a moment, what has not started yet takes seconds. */
+static uint64_t
+retry_ms(const al_transport_t *t) {
+  uint64_t ms = RETRY_MS * (uint64_t) t->runs;
+  return ms < RETRY_MS_MAX ? ms : RETRY_MS_MAX;
+}
+
 /* The child has ended before its marker, and its output too. */
 static void
 ended_early(al_transport_t *t) {
   char how[160];
-  if (t->again && t->proc.exit_code == SSH_FAILED && t->proc.term_signal == 0 && t->runs < RUNS_MAX &&
-    left(t) > RETRY_MS) {
+  if (t->again && t->proc.exit_code == SSH_FAILED && t->proc.term_signal == 0 && t->runs < t->runs_max &&
+    left(t) > RETRY_MS_MAX) {
     t->retrying = true;
     uv_timer_stop(&t->timer);
     al_proc_deinit(&t->proc);
@@ -321,7 +329,7 @@ on_handle_closed(uv_handle_t *h) {
   al_transport_t *t = h->data;
   t->handles--;
   if (t->retrying && !t->socket && !t->closing && t->handles == 1)
-    uv_timer_start(&t->timer, on_timer, RETRY_MS, 0); /* only the timer is left */
+    uv_timer_start(&t->timer, on_timer, retry_ms(t), 0); /* only the timer is left */
   free_if_over(t);
 }
 

@@ -12,6 +12,9 @@
   "[ -x /run/agent-lane/agent ] && printf '\\n%s%s\\n' && " \
   "exec /run/agent-lane/agent --attach --secret /run/agent-lane/proof"
 
+/* Where the channel is a virtio port, sshd starts after the lane is ready: about half a minute of tries. */
+#define RUNS_MAX 20
+
 typedef struct attach_s {
   al_transport_t t;
   al_lima_t *l;
@@ -55,6 +58,7 @@ al_transport_attach(al_lima_t *l, const char *name, uint64_t deadline_ms, const 
   uv_update_time(l->loop);
   s->end = uv_now(l->loop) + deadline_ms;
   s->t.again = start;
+  s->t.runs_max = RUNS_MAX;
   snprintf(s->name, sizeof s->name, "%s", name);
   *out = &s->t;
   int rc = al_plat_random(r, sizeof r);

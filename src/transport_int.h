@@ -7,6 +7,7 @@
 #include "transport.h"
 #include "work.h"
 
+#define AL__RUNS_MAX 4 /* of a child that ends with ssh's own exit code before its marker */
 #define AL__PREFACE_MAX 16384u /* what a login may print before the marker */
 #define AL__AGENT_MAX (8u << 20)
 #define AL__MARKER "agent-lane-" /* before the token, on a line of its own */
@@ -29,7 +30,7 @@ struct al_transport_s {
   bool socket; /* no child: `from` is both streams */
   void (*on_eof)(al_transport_t *t); /* of a socket, before its marker */
   int (*again)(al_transport_t *t); /* makes another run after ssh itself failed; NULL: one try only */
-  int runs;
+  int runs, runs_max; /* of the child */
   uint64_t end; /* of the deadline */
   int handles; /* initialised and not closed yet */
   uv_pipe_t to, from;

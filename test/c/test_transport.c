@@ -151,6 +151,19 @@ test_shell_tries_again_when_ssh_failed(void **state) {
   al_free(calls);
 }
 
+/* sshd of a lane on the port starts after the lane is ready, so ssh fails more often than a busy sshd makes it. */
+static void
+test_attach_waits_for_sshd(void **state) {
+  (void) state;
+  side_t s = {.opened = false};
+  al_transport_t *t;
+  script("fake_shell() { echo x >>$TMPDIR/late; [ $(wc -l <$TMPDIR/late) -ge 6 ] || exit 255; echo 'sshd is here' >&2; exit 1; }\n");
+  assert_int_equal(al_transport_attach(&lima, NAME, 30000, &cbs, &s, &t), 0);
+  al_test_until(&loop, &s.failed, 30000);
+  if (s.err.code != AL_ESTART_FAILED || !strstr(s.err.msg, "sshd is here")) fail_msg("“%s”", s.err.msg);
+  close_side(&s, t);
+}
+
 static void
 test_shell_close_at_any_time(void **state) {
   (void) state;
@@ -218,7 +231,7 @@ main(void) {
   const struct CMUnitTest tests[] = {
     T(test_shell_delivers_the_agent_and_opens),
     T(test_shell_failures_say_why),
-    T(test_shell_tries_again_when_ssh_failed),
+    T(test_shell_tries_again_when_ssh_failed), T(test_attach_waits_for_sshd),
     T(test_shell_close_at_any_time),
     T(test_shell_child_that_dies_is_eof),
     T(test_local_is_a_program_of_this_machine),
