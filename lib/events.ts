@@ -48,9 +48,22 @@ export interface LaneCloseFailedEvent {
 
 export type LaneEvent = LaneStateEvent | LaneNoticeEvent | LaneStuckEvent | LaneWarningEvent | LaneCloseFailedEvent;
 
+const shown = new Set<string>();
+
+/**
+ * Without a listener, what is likely to disappoint becomes a process warning, each text once: options that will, and
+ * software emulation, which is several times slower.
+ */
+function show(event: LaneEvent): void {
+  if (event.type !== "warning" && !(event.type === "notice" && /emulation/.test(event.message))) return;
+  if (shown.has(event.message)) return;
+  shown.add(event.message);
+  process.emitWarning(event.message, "AgentLaneWarning");
+}
+
 /** Calls the user's listener; what it throws must not reach the caller, whose work is more important. */
 export function tell(listener: ((event: LaneEvent) => void) | undefined, event: LaneEvent): void {
-  if (listener === undefined) return;
+  if (listener === undefined) return show(event);
   try {
     listener(event);
   } catch (error) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starts a lane: the create request, the lane's events, and the guard that destroys it with the process.
+import { freemem, totalmem } from "node:os";
 import { engine as sharedEngine, type Engine } from "./engine.js";
-import { asLaneError } from "./errors.js";
+import { asLaneError, badOption } from "./errors.js";
 import { tell, type LaneEvent } from "./events.js";
 import { ExitGuard } from "./exit.js";
 import { Lane, type NativeLane } from "./lane.js";
@@ -26,6 +27,18 @@ interface OpenOptions {
   readonly engine?: Engine;
 }
 
+const GIB = 2 ** 30;
+
+/** A VM that cannot have its memory ends in the guest's or the host's OOM killer, long after the start. */
+function checkMemory({ memoryGiB, onEvent }: ResolvedOptions): void {
+  const text = (bytes: number): string => (bytes / GIB).toFixed(1);
+  if (memoryGiB * GIB > totalmem())
+    throw badOption(`option memoryGiB is ${memoryGiB}, and this machine has ${text(totalmem())} GiB of memory in all`);
+  if (memoryGiB * GIB <= freemem()) return;
+  const message = `memoryGiB is ${memoryGiB}, and ${text(freemem())} GiB are available now: the VM may be killed for it`;
+  tell(onEvent, { type: "warning", option: "memoryGiB", message });
+}
+
 /**
  * Starts a lane and resolves when it can be used. Rejects with a LaneError after everything of it has been removed
  * again.
@@ -41,6 +54,7 @@ export async function openLane(
     const message = `${asked}: Sandcastle gives up after 120 s and then forgets the lane`;
     tell(onEvent, { type: "warning", option: "startTimeoutSeconds", message });
   }
+  checkMemory(options);
   const release = guardOf(engine).hold();
   let lane: Lane | undefined;
   let ended: string | undefined;

@@ -49,10 +49,13 @@ waited_enough(const al_lane_t *lane, al_err_t *busy) {
   bool queued = lane->queue_timeout_s > 0;
   int64_t reserve = half < RESERVE_MS ? half : RESERVE_MS;
   if (queued ? al_plat_mono_ms() < lane->queue_end_ms : al_lane_left_ms(lane) >= reserve) return false;
+  char why[120];
+  snprintf(why, sizeof why, " (startTimeoutSeconds is %d, of which %d s are kept for the start itself)",
+    lane->start_timeout_s, (int) ((reserve + 500) / 1000));
   al_err_set(busy, AL_EBUSY,
-    "no place for another VM within %s (%d): maxConcurrentVms is %d and these are open: %.400s",
-    queued ? "queueTimeoutSeconds" : "startTimeoutSeconds", queued ? lane->queue_timeout_s : lane->start_timeout_s,
-    lane->max_vms, lane->holders[0] ? lane->holders : "earlier waiters");
+    "no place for another VM within %d s%s: maxConcurrentVms is %d and these are open: %.400s",
+    queued ? lane->queue_timeout_s : lane->start_timeout_s - (int) ((reserve + 500) / 1000),
+    queued ? " (queueTimeoutSeconds)" : why, lane->max_vms, lane->holders[0] ? lane->holders : "earlier waiters");
   return true;
 }
 

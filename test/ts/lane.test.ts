@@ -9,6 +9,13 @@ import { openLane } from "../../lib/open.js";
 import { resolveOptions, type LimaOptions } from "../../lib/options.js";
 import { execResult, FakeEngine, rejection, tick } from "./support/fake-engine.js";
 
+// A machine of 16 GiB with 12 to spare, whatever runs the tests.
+vi.mock("node:os", async (original) => ({
+  ...(await original<typeof import("node:os")>()),
+  totalmem: () => 16 * 2 ** 30,
+  freemem: () => 12 * 2 ** 30,
+}));
+
 const WT = "/home/agent/workspace";
 const open: Lane[] = [];
 
@@ -50,6 +57,18 @@ describe("create", () => {
     expect(engine.calls).toHaveLength(0);
   });
 
+  it("refuses more memory than there is, warns of more than is available, also without a listener, and once", async () => {
+    const refused = await rejection(laneOn(new FakeEngine(), { memoryGiB: 17 }));
+    expect(refused).toMatchObject({ code: "BAD_OPTION", message: expect.stringContaining("16.0 GiB of memory") });
+    const events: LaneEvent[] = [];
+    for (const memoryGiB of [12, 13]) await laneOn(new FakeEngine(), { memoryGiB, onEvent: (e) => events.push(e) });
+    expect(events).toEqual([{ type: "warning", option: "memoryGiB", message: expect.stringMatching(/13, and 12.0 GiB/) }]);
+    const warn = vi.spyOn(process, "emitWarning").mockImplementation(() => undefined);
+    for (const memoryGiB of [12, 14, 14]) await laneOn(new FakeEngine(), { memoryGiB });
+    expect(warn.mock.calls.map(String)).toEqual([expect.stringMatching(/^memoryGiB is 14, .*AgentLaneWarning$/)]);
+    warn.mockRestore();
+  });
+
   it("warns of a start timeout that outlives Sandcastle's patience, and only then", async () => {
     for (const [seconds, warnings] of [
       [115, 0],
@@ -57,7 +76,7 @@ describe("create", () => {
     ] as const) {
       const events: LaneEvent[] = [];
       await laneOn(new FakeEngine(), { startTimeoutSeconds: seconds, onEvent: (e) => events.push(e) });
-      expect(events.filter((e) => e.type === "warning")).toHaveLength(warnings);
+      expect(events.filter((e) => e.type === "warning" && e.option !== "memoryGiB")).toHaveLength(warnings);
     }
   });
 

@@ -145,6 +145,7 @@ describe("admission across processes", () => {
     expect(error.message).toContain(`${String(names[0])} (ready, process ${a.pid})`);
     expect(error.message).toContain(`${String(names[1])} (ready, process ${b.pid})`);
     expect(error.message).toContain("maxConcurrentVms is 2");
+    expect(error.message).toContain("within 4 s (startTimeoutSeconds is 8, of which 4 s are kept for the start itself)");
     expect(error.cure).toMatch(/\w+ \w+/);
     expect((await late.ended).status).toBe(0);
     await until("that it has left the queue", () => waiting().length === 0);

@@ -226,7 +226,7 @@ describe("createLane", () => {
       await second.close();
     `);
     expect(said["busy"]).toMatchObject({ code: "BUSY" });
-    expect((said["busy"] as { message: string }).message).toContain("queueTimeoutSeconds (2)");
+    expect((said["busy"] as { message: string }).message).toContain("within 2 s (queueTimeoutSeconds)");
     expect(said).toMatchObject({ waited: true, told: true, second: "here\n" });
   });
 
