@@ -196,7 +196,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     { dflt: "`{}`" },
   ),
   spec("copyOutRoot", is.hostPath, undefined, "host directory below which `copyFileOut` may write", {
-    dflt: "nearest ancestor with `.git`",
+    dflt: "nearest ancestor of the target with `.git`, else its deepest existing parent",
   }),
   spec("onEvent", is.func, undefined, "told about the lane's life", { dflt: "none" }),
 ];

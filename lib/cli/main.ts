@@ -15,10 +15,13 @@ import { complain } from "./output.js";
 const EXAMPLES = `
 Examples:
   agent-lane doctor                        check what this machine lacks
-  agent-lane image import image/out/base   put a built guest image into the store
+  agent-lane image import DIR              put a built guest image into the store
   agent-lane ls                            list the lanes
   agent-lane shell                         a shell in the only lane that is open
   agent-lane reap --dry-run                say which lanes are past their time or without owner
+
+The guest image is built once, as root, on Debian; it takes about two minutes:
+  sudo env "PATH=$PATH" ${join(packageDir, "image", "build")} DIR --flavour base
 
 Exit status: 0 done, 1 failed (the reason and a cure on stderr), 2 wrong usage.`;
 

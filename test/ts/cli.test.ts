@@ -37,7 +37,7 @@ describe("usage", () => {
   it("--help shows every command, examples and the exit status", () => {
     const { status, out } = run(["--help"]);
     expect(status).toBe(0);
-    for (const word of ["doctor", "ls", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
+    for (const word of ["image/build DIR --flavour base", "doctor", "ls", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
   });
 
   it.each([["doctor"], ["ls"], ["reap"], ["image import"], ["image ls"]])("%s --help has an example", (command) => {

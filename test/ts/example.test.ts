@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The README's example without Sandcastle is the file in examples/, and it runs, on the real lane agent.
-import { mkdirSync, readFileSync, writeFileSync, chownSync, chmodSync } from "node:fs";
+import { chmodSync, chownSync, cpSync, mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, it } from "vitest";
 import { stages } from "./support/stages.js";
@@ -16,12 +16,7 @@ it("the README shows the example as it is", () => {
 
 it("runs", async () => {
   const s = stage({ guest: "agent" });
-  const files: Record<string, string> = {
-    "service.sh": "read -r word; echo pong to $word; exec sleep 60",
-    "run-tests.sh": "echo 1 ok; echo 2 not ok; echo all of it >report.txt; echo one failed >&2; exit 1",
-  };
-  mkdirSync(join(s.dir, "tree", "suite"), { recursive: true });
-  for (const [name, text] of Object.entries(files)) writeFileSync(join(s.dir, "tree", "suite", name), `${text}\n`);
+  cpSync(join(root, "examples/without-sandcastle"), join(s.dir, "tree"), { recursive: true });
   mkdirSync(join(s.dir, "tree", "out"));
   chmodSync(join(s.dir, "tree", "out"), 0o777);
   if (process.getuid?.() === 0) chownSync(join(s.dir, "tree", "out"), 65534, 65534);

@@ -67,7 +67,7 @@ describe("npm pack", () => {
       files
         .map((f) => f.path)
         .filter((p) =>
-          /^(test|bench|build|node_modules|lib)\/|^docs\/(?!ERRORS\.md$)|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(
+          /^(test|bench|build|node_modules|lib)\/|^docs\/(?!\w+\.md$)|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(
             p,
           ),
         ),
@@ -80,6 +80,16 @@ describe("npm pack", () => {
       .filter((name) => name !== undefined);
     expect(compiled.length).toBeGreaterThan(20);
     expect(compiled.filter((name) => !existsSync(join(root, "lib", `${name}.ts`)))).toEqual([]);
+  });
+
+  it("holds every file that README and SECURITY link to", () => {
+    const paths = new Set(files.map((f) => f.path));
+    for (const page of ["README.md", "SECURITY.md"]) {
+      const text = readFileSync(join(root, page), "utf8");
+      const links = [...text.matchAll(/\]\((?!https?:)([^)#]+)\)|`(docs\/[\w/]+\.md)`/g)].map((m) => m[1] ?? m[2]!);
+      expect(links.length).toBeGreaterThan(0);
+      expect(links.filter((link) => !paths.has(link))).toEqual([]);
+    }
   });
 
   it("keeps the command executable", () => {
