@@ -151,7 +151,7 @@ static int
 run_import(al_job_t *job) {
   task_t *t = job->data;
   al_image_t image;
-  int rc = al_image_import(&t->home, t->text[0], NULL, NULL, &image, &t->err);
+  int rc = al_image_import_checked(&t->home, t->text[0], &image, &t->err);
   if (rc) return rc;
   t->value = al_val_map();
   if (!t->value) return al_err_set(&t->err, -ENOMEM, "out of memory");

@@ -25,6 +25,7 @@
 #define VERSION_MAX 256
 #define ROOM_LEAST (2ull << 30)
 #define QEMU_LEAST 6, 2
+#define MEMORY_DEFAULT_GIB 8
 
 typedef struct doctor_s {
   const al_doctor_opts_t *opts;
@@ -189,7 +190,8 @@ say_version(doctor_t *d, const char *name, const char *path, int rc, const char 
   if (rc == -ETIMEDOUT) snprintf(text, sizeof text, "%s --version did not answer within %u s", path,
     AL_DOCTOR_CHILD_MS / 1000);
   else snprintf(text, sizeof text, "%s --version failed: %.200s", path, line[0] ? line : "no output");
-  say(d, name, "unsafe", text, "Run it by hand; reinstall the program when it fails there, too.");
+  say(d, name, "unsafe", text, rc == -ETIMEDOUT ? "Run it by hand: something keeps it from answering."
+    : "Run it by hand; reinstall the program when it fails there, too.");
 }
 
 static void
@@ -215,7 +217,11 @@ check_lima(doctor_t *d) {
     return;
   }
   al_err_t err = {0};
-  al_err_set(&err, rc, "%.600s", text);
+  const char *why = rc == AL_ELIMA_UNKNOWN_VERSION ? "; that is no version that can be compared with 2.2.0" : "";
+  al_err_set(&err, rc, "%.500s%s", text, why);
+  if (why[0])
+    al_err_cure(&err, "Use a released limactl. If you built it yourself from 2.2 or newer: allowUnknownLima: true, and "
+      "`agent-lane doctor --allow-unknown-lima`.");
   say_error(d, "limactl", rc == AL_ELIMA_TOO_OLD ? "too old" : "unsafe", &err);
 }
 
@@ -311,6 +317,23 @@ check_registry(doctor_t *d) {
   al_val_free(strays);
 }
 
+/* Against the default of memoryGiB; a lane with more than there is is refused. */
+static void
+check_memory(doctor_t *d) {
+  long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  char text[160];
+
+  if (pages <= 0 || size <= 0) {
+    say(d, "memory", "skipped", "It cannot be told how much there is.", NULL);
+    return;
+  }
+  double gib = (double) pages * (double) size / (double) (1ull << 30);
+  bool fits = gib >= MEMORY_DEFAULT_GIB;
+  snprintf(text, sizeof text, "%.1f GiB in all; a lane has %d GiB unless memoryGiB says otherwise%s", gib,
+    MEMORY_DEFAULT_GIB, fits ? "" : ", which is refused here: set memoryGiB");
+  say(d, "memory", fits ? "found" : "skipped", text, NULL);
+}
+
 static void
 check_room(doctor_t *d) {
   struct statvfs vfs;
@@ -345,6 +368,7 @@ al_doctor_run(const al_doctor_opts_t *opts, al_val_t **out, al_err_t *err) {
     check_plain(&d, "git");
     if (d.linux_host) check_kvm(&d);
     check_image(&d);
+    check_memory(&d);
     check_room(&d);
   }
   if (!d.rc) d.rc = al_val_set(report, "ok", al_val_bool(d.ok));

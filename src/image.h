@@ -28,6 +28,9 @@ typedef void (*al_image_progress_cb)(void *data, uint64_t done, uint64_t total);
 int
 al_image_import(
   const al_home_t *home, const char *from, al_image_progress_cb progress, void *data, al_image_t *out, al_err_t *err);
+/* The same, and an image that the store has already is compared with the files of `from`, each of them. */
+int
+al_image_import_checked(const al_home_t *home, const char *from, al_image_t *out, al_err_t *err);
 /* `want`: NULL (the newest of name "base", else the newest), a name, an id, or an absolute path of an unpacked image
  * directory, which is imported first. vm_type "qemu" or "vz". Checks every file: a cached result (file <dir>/.verified:
  * size, mtime, ctime, inode per file) counts only when the file's ctime is at least 2 s older than the hashing; else it

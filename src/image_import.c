@@ -38,13 +38,16 @@ advance(void *data, uint64_t bytes) {
   return 0;
 }
 
+/* A descriptor of the file that is to be imported: a regular one, of the size in the manifest. */
 static int
-copy_file(import_t *im, const al__image_file_t *f, al_err_t *err) {
-  char hex[AL_SHA256_HEX];
+open_source(const import_t *im, const al__image_file_t *f, al_err_t *err) {
   struct stat st;
 
   AL_AUTO_FD int in = openat(im->from, f->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   if (in < 0 && errno == ENOENT) return al_err_set(err, AL_ESOURCE_MISSING, "The image's file %s is missing.", f->name);
+  if (in < 0 && errno == ELOOP) {
+    return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s is a symbolic link, and links are refused.", f->name);
+  }
   if (in < 0 || fstat(in, &st)) {
     return al_err_set(err, AL_ESOURCE_UNREADABLE, "The image's file %s cannot be opened: %s.", f->name,
       strerror(errno));
@@ -57,6 +60,38 @@ copy_file(import_t *im, const al__image_file_t *f, al_err_t *err) {
       f->name,
       (long long) st.st_size, (unsigned long long) f->size);
   }
+  int found = in;
+  in = -1; /* al_steal would leave descriptor 0 to be closed */
+  return found;
+}
+
+static int
+judge_digest(const al__image_file_t *f, const char *hex, al_err_t *err) {
+  if (strcmp(hex, f->sha256) == 0) return 0;
+  return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s has sha256 %s, but the manifest says %s.", f->name,
+    hex, f->sha256);
+}
+
+/* Of an image that the store has already: whoever imports a directory wants to know whether it is whole. */
+static int
+check_file(import_t *im, const al__image_file_t *f, al_err_t *err) {
+  char hex[AL_SHA256_HEX];
+
+  AL_AUTO_FD int in = open_source(im, f, err);
+  if (in < 0) return in;
+  im->left = f->size;
+  int rc = al__image_hash(in, -1, hex, advance, im);
+  if (rc == -EFBIG) return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s grew while it was read.", f->name);
+  if (rc) return al_err_set(err, rc, "The image's file %s cannot be read: %s.", f->name, strerror(-rc));
+  return judge_digest(f, hex, err);
+}
+
+static int
+copy_file(import_t *im, const al__image_file_t *f, al_err_t *err) {
+  char hex[AL_SHA256_HEX];
+
+  AL_AUTO_FD int in = open_source(im, f, err);
+  if (in < 0) return in;
   AL_AUTO_FD int out = openat(im->to, f->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (out < 0) return al_err_set(err, -errno, "%s cannot be made in the store: %s.", f->name, strerror(errno));
   im->left = f->size;
@@ -65,11 +100,7 @@ copy_file(import_t *im, const al__image_file_t *f, al_err_t *err) {
   if (!rc && fchmod(out, 0400)) rc = -errno;
   if (!rc) rc = al_plat_fsync(out);
   if (rc) return al_err_set(err, rc, "%s cannot be copied into the store: %s.", f->name, strerror(-rc));
-  if (strcmp(hex, f->sha256)) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "The image's file %s has sha256 %s, but the manifest says %s.", f->name,
-      hex, f->sha256);
-  }
-  if (strcmp(f->role, "disk")) return 0;
+  if ((rc = judge_digest(f, hex, err)) || strcmp(f->role, "disk")) return rc;
   return al__image_check_qcow2(out, f->name, im->m->virtual_size, err);
 }
 
@@ -166,8 +197,8 @@ look_for_old(const al_home_t *home, const char *id, bool *there, al_err_t *err) 
   return rc ? al_err_set(err, rc, "The damaged image %s cannot be removed: %s.", id, strerror(-rc)) : 0;
 }
 
-int
-al_image_import(const al_home_t *home, const char *from, al_image_progress_cb progress, void *data, al_image_t *out,
+static int
+import(const al_home_t *home, const char *from, bool again, al_image_progress_cb progress, void *data, al_image_t *out,
   al_err_t *err) {
   AL_AUTO_FREE al__manifest_t *m = al_calloc(1, sizeof *m);
   AL_AUTO_FREE char *text = NULL;
@@ -189,8 +220,10 @@ al_image_import(const al_home_t *home, const char *from, al_image_progress_cb pr
   if ((rc = al__manifest_parse(text, len, m, err))) return rc;
   al__manifest_id(m, id);
   if ((rc = look_for_old(home, id, &there, err))) return rc;
-  if (there) return al__manifest_image(m, home, NULL, out, err);
   import_t im = {.from = dir, .to = -1, .m = m, .progress = progress, .data = data};
+  for (size_t i = 0; there && rc == 0 && again && i < m->count; i++) rc = check_file(&im, &m->files[i], err);
+  if (rc) return rc;
+  if (there) return al__manifest_image(m, home, NULL, out, err);
   if ((rc = import_new(home, &im, id, text, len, err))) {
     if (err && !err->code) al_err_set(err, rc, "Image %s cannot be imported: %s.", id, strerror(-rc));
     return rc;
@@ -200,4 +233,15 @@ al_image_import(const al_home_t *home, const char *from, al_image_progress_cb pr
     if ((rc = al__image_verify(home, id, m, err))) return rc;
   }
   return al__manifest_image(m, home, NULL, out, err);
+}
+
+int
+al_image_import(const al_home_t *home, const char *from, al_image_progress_cb progress, void *data, al_image_t *out,
+  al_err_t *err) {
+  return import(home, from, false, progress, data, out, err);
+}
+
+int
+al_image_import_checked(const al_home_t *home, const char *from, al_image_t *out, al_err_t *err) {
+  return import(home, from, true, NULL, NULL, out, err);
 }

@@ -123,6 +123,8 @@ test_doctor_finds_everything(void **state) {
   expect(r, "git", "found", "/git");
   expect(r, "image", "found", image.id);
   expect(r, "disk space", "found", "GiB free");
+  expect(r, "memory", sysconf(_SC_PHYS_PAGES) / 1024 * sysconf(_SC_PAGESIZE) >= 8 * 1024 * 1024 ? "found" : "skipped",
+    "a lane has 8 GiB");
   assert_true(is_ok(r)); /* whatever is with KVM */
   al_val_free(r);
   chmod(image.initrd, 0600);
@@ -177,6 +179,9 @@ test_doctor_judges_versions(void **state) {
   expect(r, "limactl", "unsafe", ""); /* the last one said nothing: that is no limactl */
   al_val_free(r);
   program("limactl", "echo limactl version abcdef0");
+  r = examine(NULL);
+  expect(r, "limactl", "unsafe", "no version that can be compared");
+  al_val_free(r);
   r = examine(&(al_doctor_opts_t) {.allow_unknown_lima = true});
   expect(r, "limactl", "found", "abcdef0");
   al_val_free(r);

@@ -69,6 +69,12 @@ test_image_import_then_open(void **state) {
   assert_int_equal(stat(b.dir, &st), 0);
   assert_int_equal(st.st_mode & 07777, 0700);
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0); /* a second time: nothing happens */
+  assert_int_equal(al_image_import_checked(&home, in("src"), &a, &err), 0);
+  al_test_write(in("src"), "initrd.img", "Initrd");
+  assert_int_equal(al_image_import_checked(&home, in("src"), &a, &err), AL_EIMAGE_INVALID);
+  assert_non_null(strstr(err.msg, "initrd.img has sha256"));
+  unlink(in("src/initrd.img"));
+  assert_int_equal(al_image_import_checked(&home, in("src"), &a, &err), AL_ESOURCE_MISSING);
   assert_int_equal(entries(home.images), 1);
 }
 
@@ -210,7 +216,8 @@ test_image_files_must_be_what_the_manifest_says(void **state) {
   unlink(in("src/initrd.img"));
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_ESOURCE_MISSING);
   assert_int_equal(symlink("vmlinuz", in("src/initrd.img")), 0);
-  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_ESOURCE_UNREADABLE);
+  assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_EIMAGE_INVALID);
+  assert_non_null(strstr(err.msg, "initrd.img is a symbolic link, and links are refused"));
   unlink(in("src/initrd.img"));
   assert_int_equal(mkfifo(in("src/initrd.img"), 0600), 0);
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_EIMAGE_INVALID);

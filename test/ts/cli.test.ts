@@ -5,6 +5,7 @@ import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writ
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, expect, it } from "vitest";
+import { isNewEnough } from "../../lib/cli/commands/doctor.js";
 import { bytes, plain, table, when } from "../../lib/cli/output.js";
 
 const root = join(import.meta.dirname, "..", "..");
@@ -65,7 +66,7 @@ describe("doctor", () => {
     expect(status).toBe(1);
     const report = JSON.parse(out) as { ok: boolean; checks: { name: string; status: string; cure?: string }[] };
     expect(report.ok).toBe(false);
-    expect(report.checks.map((c) => c.name)).toEqual(expect.arrayContaining(["limactl", "home", "image"]));
+    expect(report.checks.map((c) => c.name)).toEqual(expect.arrayContaining(["node", "registry", "memory", "limactl", "home", "image"]));
     for (const check of report.checks) {
       expect(["found", "missing", "too old", "unsafe", "skipped"]).toContain(check.status);
       if (["missing", "too old", "unsafe"].includes(check.status)) expect(check.cure).toMatch(/\w/);
@@ -81,6 +82,11 @@ describe("doctor", () => {
     expect(out).toMatch(/\nimage: Import an image first/);
   });
 });
+
+it.each([["20.19.0", true], ["20.20.2", true], ["22.0.0", true], ["20.18.3", false], ["18.20.0", false]])(
+  "Node %s against >=20.19: %s",
+  (version, good) => expect(isNewEnough(version, ">=20.19")).toBe(good),
+);
 
 describe("ls, image, reap", () => {
   it("ls of a new home", () => {

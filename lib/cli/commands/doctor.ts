@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent-lane doctor: what a lane needs on this machine, what is there, and how to get the rest.
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import type { Command } from "commander";
 import { engine } from "../../engine.js";
+import { packageDir } from "../../native.js";
 import { colours, plain, print, printJson, table } from "../output.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 
@@ -14,6 +17,23 @@ interface Check {
 interface Report {
   readonly ok: boolean;
   readonly checks: readonly Check[];
+}
+
+/** The running Node against `engines` of package.json, which npm only warns of. */
+function nodeCheck(): Check {
+  const text = readFileSync(join(packageDir, "package.json"), "utf8");
+  const wanted = (JSON.parse(text) as { engines: { node: string } }).engines.node;
+  const detail = `${process.execPath}: ${process.version} (${wanted} is needed)`;
+  if (isNewEnough(process.versions.node, wanted)) return { name: "node", status: "found", detail };
+  return { name: "node", status: "too old", detail, cure: `Upgrade Node: ${wanted}.` };
+}
+
+/** Whether "20.19.1" is what ">=20.19" asks for. */
+export function isNewEnough(version: string, wanted: string): boolean {
+  const numbers = (text: string): number[] => text.replace(/^>=/, "").split(".").map((n) => parseInt(n, 10));
+  const [has, needs] = [numbers(version), numbers(wanted)];
+  const at = needs.findIndex((n, i) => n !== has[i]);
+  return at < 0 || (has[at] ?? 0) > (needs[at] ?? 0);
 }
 
 function coloured(status: Check["status"]): string {
@@ -33,11 +53,13 @@ export function addDoctor(program: Command): void {
         "  agent-lane doctor\n  agent-lane doctor --json | jq .ok",
     )
     .action(async (options: CommonOptions & { image?: string; allowUnknownLima?: boolean; json?: boolean }) => {
-      const report = await engine().request<Report>("doctor", {
+      const core = await engine().request<Report>("doctor", {
         ...common(options),
         image: options.image,
         allowUnknownLima: options.allowUnknownLima,
       });
+      const node = nodeCheck();
+      const report = { ok: core.ok && node.status === "found", checks: [node, ...core.checks] };
       process.exitCode = report.ok ? 0 : 1;
       if (options.json === true) return printJson(report);
       print(
