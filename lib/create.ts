@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // createLane(): a lane for programs that do without Sandcastle, such as test suites.
-import { badOption } from "./errors.js";
+import { badOption, whence } from "./errors.js";
 import type { Lane } from "./lane.js";
 import { openLane } from "./open.js";
 import { OPTION_NAMES, resolveOptions, type LimaOptions } from "./options.js";
@@ -35,5 +35,10 @@ export async function createLane(options: CreateLaneOptions = {}): Promise<Lane>
   if (queueTimeoutSeconds !== undefined) queueTime.check("option queueTimeoutSeconds", queueTimeoutSeconds);
   if ("syncInTimeoutSeconds" in rest)
     throw badOption("option syncInTimeoutSeconds is about Sandcastle: createLane() has no sync-in to wait for");
-  return openLane(resolveOptions(rest, NAMES), { queueTimeoutSeconds });
+  const told = whence(createLane);
+  try {
+    return await openLane(resolveOptions(rest, NAMES), { queueTimeoutSeconds });
+  } catch (error) {
+    throw told(error);
+  }
 }

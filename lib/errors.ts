@@ -181,6 +181,22 @@ export function asLaneError(thrown: unknown): LaneError {
   });
 }
 
+/**
+ * Errors come from the engine without a stack of their caller's. What this returns gives a LaneError the stack of the
+ * call of `method`; it is only written out when somebody looks at it.
+ */
+export function whence(method: (...args: never[]) => unknown): (thrown: unknown) => unknown {
+  const here: { stack?: string } = {};
+  Error.captureStackTrace(here, method);
+  return (thrown) => {
+    if (thrown instanceof LaneError) {
+      const frames = (here.stack ?? "").split("\n").filter((line) => /^\s+at /.test(line));
+      thrown.stack = [`${thrown.name}: ${thrown.message}`, ...frames].join("\n");
+    }
+    return thrown;
+  };
+}
+
 export function badOption(message: string, cause?: unknown): LaneError {
   return new LaneError({ code: "BAD_OPTION", message, cure: "Correct the option named in the message.", cause });
 }

@@ -2,7 +2,7 @@
 // The handle of one lane: its calls become requests to the engine, and nothing is delivered after close.
 import { resolve } from "node:path";
 import type { Engine } from "./engine.js";
-import { asLaneError, badOption, LaneError } from "./errors.js";
+import { asLaneError, badOption, LaneError, whence } from "./errors.js";
 import { tell } from "./events.js";
 import { checkCwd, checkText, runExec, type ExecOptions, type ExecResult } from "./exec.js";
 import { interact, INTERACTIVE_NAMES, type InteractiveOptions } from "./interactive.js";
@@ -56,9 +56,14 @@ export class Lane {
    * its session or was orphaned (root could leave its cgroup; that ends with the lane).
    */
   async exec(command: string, options: ExecOptions = {}): Promise<ExecResult> {
-    const result = await runExec(() => this.#open("exec"), this, command, options, () => this.#closing !== undefined);
-    this.#watchSyncIn(command, options, result);
-    return result;
+    const told = whence(this.exec);
+    try {
+      const result = await runExec(() => this.#open("exec"), this, command, options, () => this.#closing !== undefined);
+      this.#watchSyncIn(command, options, result);
+      return result;
+    } catch (error) {
+      throw told(error);
+    }
   }
 
   /**
@@ -105,11 +110,13 @@ export class Lane {
   async copyIn(hostPath: string, sandboxPath: string): Promise<void> {
     checkText("hostPath", hostPath);
     checkText("sandboxPath", sandboxPath);
-    await this.#open("copyIn").request("copyIn", {
-      lane: this.name,
-      hostPath: resolve(hostPath),
-      guestPath: sandboxPath,
-    });
+    const told = whence(this.copyIn);
+    const params = { lane: this.name, hostPath: resolve(hostPath), guestPath: sandboxPath };
+    try {
+      await this.#open("copyIn").request("copyIn", params);
+    } catch (error) {
+      throw told(error);
+    }
   }
 
   /**
@@ -119,13 +126,13 @@ export class Lane {
     checkText("sandboxPath", sandboxPath);
     checkText("hostPath", hostPath);
     const { maxCopyOutBytes: maxBytes, copyOutRoot: root } = this.#options;
-    await this.#open("copyFileOut").request("copyOut", {
-      lane: this.name,
-      guestPath: sandboxPath,
-      hostPath: resolve(hostPath),
-      maxBytes,
-      root,
-    });
+    const told = whence(this.copyFileOut);
+    const params = { lane: this.name, guestPath: sandboxPath, hostPath: resolve(hostPath), maxBytes, root };
+    try {
+      await this.#open("copyFileOut").request("copyOut", params);
+    } catch (error) {
+      throw told(error);
+    }
   }
 
   /** Round trip to the guest's lane agent, in nanoseconds. */

@@ -237,6 +237,11 @@ describe("createLane", () => {
       report("messages", messages.filter((m) => m === "warning" || m === "ready"));
       report("refused", [await failure(() => open({ syncInTimeoutSeconds: 10 })), await failure(() => open({ queueTimeoutSeconds: 0 })),
         await failure(() => open({ nope: 1 })), await failure(() => open({ queueTimeout: 1 })), await failure(() => createLane(null))].map((e) => e.code));
+      async function theCaller(call) { try { await call(); } catch (e) { return [e.code, /at .*theCaller/.test(e.stack)]; } }
+      report("stacks", [
+        await theCaller(() => lane.exec("true", { cwd: "/no/such/dir" })), await theCaller(() => lane.copyIn("/no/such", "/x")),
+        await theCaller(() => lane.copyFileOut("/no/such", "/tmp/never")), await theCaller(() => open({ image: "nope" })),
+      ]);
       report("near", await Promise.all([
         () => open({ queueTimeout: 1 }), () => lane.exec("true", { timeoutMS: 100 }),
         () => lane.exec("true", { limits: { memory: 1 } }), () => lane.spawn("true", { ttty: true }),
@@ -248,6 +253,9 @@ describe("createLane", () => {
     expect(said["other"]).toBe(true);
     expect(said["messages"]).toEqual(["ready"]);
     expect(said["refused"]).toEqual(["BAD_OPTION", "BAD_OPTION", "UNKNOWN_OPTION", "UNKNOWN_OPTION", "BAD_OPTION"]);
+    expect(said["stacks"]).toEqual(
+      ["EXEC_FAILED", "SOURCE_MISSING", "GUEST_FILE_MISSING", "IMAGE_MISSING"].map((code) => [code, true]),
+    );
     expect(said["near"]).toEqual([
       'UNKNOWN_OPTION: there is no option "queueTimeout"; did you mean queueTimeoutSeconds?',
       'UNKNOWN_OPTION: there is no option of exec() "timeoutMS"; did you mean timeoutMs?',
