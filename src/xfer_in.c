@@ -28,7 +28,8 @@ static const char dir_script[] = "mkdir -p -- \"$1\" && exec " TAR "-C \"$1\"\n"
 typedef struct xfer_in_s {
   al_xfer_t base;
   al_chan_t *c;
-  al_chan_watch_t watch; /* the channel may end while the host is still looked at, when there is no stream that would say so */
+  /* the channel may end while the host is still looked at, when there is no stream that would say so */
+  al_chan_watch_t watch;
   al_stream_t *s;       /* NULL before the start and after the end */
   al_worker_t *worker;
   al_job_t job;
