@@ -104,12 +104,16 @@ const BACK = "await call.catch((e) => console.log(e.code)); console.log('BACK');
 /**
  * Each ends the session in its own way; `pty` acts from outside, the rest is code of the session's process.
  */
+/** What the session's process does when the test, which has seen the program run, gives the cue. */
+const onCue = (code: string): string => `process.once("SIGUSR2", () => ${code});`;
+const CUE = "pty.signal('SIGUSR2');";
 const ENDS: Record<string, { code: string; act?: string; status: number; before?: string }> = {
   "the program's end": { code: BACK, act: "pty.type('q');", status: 0 },
-  "close of the lane": { code: `setTimeout(() => lane.close(), 300); ${BACK}`, status: 0 },
+  "close of the lane": { code: `${onCue("lane.close()")} ${BACK}`, act: CUE, status: 0 },
   abort: {
     before: "const c = new AbortController(); io.signal = c.signal;",
-    code: `setTimeout(() => c.abort(), 300); ${BACK}`,
+    code: `${onCue("c.abort()")} ${BACK}`,
+    act: CUE,
     status: 0,
   },
   "a guest that dies": { code: BACK, act: "pty.type('k');", status: 0 },
@@ -120,9 +124,13 @@ const ENDS: Record<string, { code: string; act?: string; status: number; before?
     act: "pty.type('b');",
     status: 0,
   },
-  "an exception nobody catches": { code: "setTimeout(() => { throw new Error('uncaught'); }, 300); await call;", status: 1 },
-  "a rejection nobody catches": { code: "setTimeout(() => { Promise.reject(new Error('uncaught')); }, 300); await call;", status: 1 },
-  "process.exit": { code: "setTimeout(() => process.exit(9), 300); await call;", status: 9 },
+  "an exception nobody catches": { code: `${onCue("{ throw new Error('uncaught'); }")} await call;`, act: CUE, status: 1 },
+  "a rejection nobody catches": {
+    code: `${onCue("{ Promise.reject(new Error('uncaught')); }")} await call;`,
+    act: CUE,
+    status: 1,
+  },
+  "process.exit": { code: `${onCue("process.exit(9)")} await call;`, act: CUE, status: 9 },
   SIGINT: { code: "await call.catch(() => 0);", act: "pty.signal('SIGINT');", status: 130 },
   SIGTERM: { code: "await call.catch(() => 0);", act: "pty.signal('SIGTERM');", status: 143 },
   SIGHUP: { code: "await call.catch(() => 0);", act: "pty.signal('SIGHUP');", status: 129 },
