@@ -37,7 +37,7 @@ describe("what stands still", { concurrency: false }, () => {
 
   it("settles everything when the guest freezes", { timeout: 180_000 }, async () => {
     const qemu = laneProcesses(productHome(), name).find((p) => /^\S*qemu-system/.test(p.args));
-    const open = [lane.exec("sleep 300"), lane.exec("yes", { onLine: () => undefined }), lane.exec("cat", { stdin: "x".repeat(3_000_000) })];
+    const open = [lane.exec("sleep 300"), lane.exec("yes", { onLine: () => undefined }), lane.exec("sleep 300; cat", { stdin: "x".repeat(3_000_000) })];
     await new Promise((resolve) => setTimeout(resolve, 2000));
     process.kill(qemu.pid, "SIGSTOP");
     const t = Date.now();
