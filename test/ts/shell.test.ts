@@ -104,9 +104,10 @@ it("says why it cannot", async () => {
     report("both", [await run(shell(other.name, "--", "echo", "other"), "").ended, await run(shell(lane.name, "--", "echo", "one"), "").ended].map((r) => r.out));
     await other.close();
     report("closed", await said(other.name));
+    report("no program", await said(lane.name, "--", "no-such-program"));
     const nine = Array.from({ length: 8 }, () => run(shell(lane.name, "--", "sh", "-c", "echo in; exec cat")));
-    const inside = nine.map((child) => new Promise((ok) => child.stdout.once("data", ok)));
-    await Promise.all(inside);
+    const first = (child) => new Promise((ok) => child.stdout.once("data", (d) => ok(String(d))));
+    report("inside", await Promise.all(nine.map((child) => Promise.race([first(child), child.ended]))));
     report("full", await said(lane.name));
     for (const child of nine) child.stdin.end();
     report("eight", (await Promise.all(nine.map((child) => child.ended))).every((r) => r.code === 0));
@@ -128,6 +129,8 @@ it("says why it cannot", async () => {
   expect(said["two"]).toEqual([1, "", expect.stringContaining("2 lanes are ready: NAME, NAME")]);
   expect(said["both"]).toEqual(["other\n", "one\n"]);
   expect(said["closed"]).toEqual(failed("NO_SUCH_LANE"));
+  expect(said["no program"]).toEqual([127, "", expect.stringContaining("EXEC_FAILED")]);
+  expect(said["inside"]).toEqual(Array(8).fill("in\n"));
   expect(said["full"]).toEqual([1, "", expect.stringContaining("as many as may be are attached")]);
   expect(said["eight"]).toBe(true);
   expect(said["early"]).toBe(true);

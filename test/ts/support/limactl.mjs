@@ -351,11 +351,12 @@ async function shell(name, text) {
   serve(process.stdin, process.stdout, Buffer.from(proofOf(name), "hex"), guest);
 }
 
-/** The bootstrap as it is, with a directory of the lane for the guest's /run; the agent ends with our stdin, as in a guest. */
+/** The bootstrap as it is, with a directory of the lane for the guest's /run; the agent ends with our stdin, as in a
+ *  guest. The secret is written once, as in a guest: again would empty it under others who attach at that moment. */
 function realAgent(name, text) {
   const run = join(lima, name, "guest");
   mkdirSync(join(run, "agent-lane"), { recursive: true });
-  writeFileSync(join(run, "agent-lane", "proof"), proofOf(name), { mode: 0o600 });
+  if (!text.includes("--attach")) writeFileSync(join(run, "agent-lane", "proof"), proofOf(name), { mode: 0o600 });
   const child = spawn("/bin/sh", ["-c", `${text.replaceAll("/run", run)} --local`], { stdio: "inherit" });
   child.on("exit", (code) => process.exit(code ?? 1));
 }
