@@ -173,6 +173,8 @@ void
 al_cgroup_kill_all(void);
 void
 al_cgroup_remove(void); /* an attached agent's own, when it ends */
+void
+al_cgroup_kill_attached(int place); /* what an attached agent that was killed has left, in the owner's */
 
 /* limits.c */
 bool

@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -17,6 +18,8 @@
 
 #define GREETING "ALAT"
 #define JOIN_MS 5000
+#define FULL_MS 2000
+#define FULL_AGAIN_MS 50
 
 typedef struct greeting_s {
   char magic[4];
@@ -87,11 +90,14 @@ admit(void) {
   watch(fd);
 }
 
-/* An attached agent says nothing: whatever can be read is its end. */
+/* An attached agent says nothing: whatever can be read is its end. One that was killed has left its commands behind. */
 static void
 let_go(int fd) {
-  for (int i = 0; i < AL_ATTACH_MAX; i++)
-    if (peers[i] == fd) peers[i] = -1;
+  for (int i = 0; i < AL_ATTACH_MAX; i++) {
+    if (peers[i] != fd) continue;
+    al_cgroup_kill_attached(i);
+    peers[i] = -1;
+  }
   close(fd);
 }
 
@@ -110,19 +116,34 @@ al_attach_turn(void) {
     else let_go(e[i].data.fd);
 }
 
+/* Asks for a place once. The limit of a send is connect's too, which waits where nobody accepts. */
+static void
+ask(const struct sockaddr_un *a, greeting_t *g) {
+  struct timeval limit = {.tv_sec = JOIN_MS / 1000};
+  link_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  bool ok = link_fd >= 0 && setsockopt(link_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) == 0;
+  if (ok && connect(link_fd, (const struct sockaddr *) a, sizeof(*a)) != 0) ok = errno == EAGAIN;
+  if (!ok) al_stop_reject(AL_REJECT_SETUP, "there is no lane agent to attach to: the lane is not ready or has ended");
+  struct pollfd p = {.fd = link_fd, .events = POLLIN};
+  if (poll(&p, 1, JOIN_MS) != 1 || recv(link_fd, g, sizeof(*g), MSG_DONTWAIT) != (ssize_t) sizeof(*g) ||
+      memcmp(g->magic, GREETING, sizeof(g->magic)) != 0 || g->version != 1)
+    al_stop_reject(AL_REJECT_SETUP, "the lane agent gave no answer that can be understood");
+}
+
+/* Whoever has just left keeps its place until its commands are gone, so one that finds none asks again for a while. */
 void
 al_attach_join(void) {
   struct sockaddr_un a;
   greeting_t g;
   if (!address(&a)) al_stop_reject(AL_REJECT_SETUP, "the secret's path is too long to attach beside it");
-  link_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (link_fd < 0 || connect(link_fd, (struct sockaddr *) &a, sizeof(a)) != 0)
-    al_stop_reject(AL_REJECT_SETUP, "there is no lane agent to attach to: the lane is not ready or has ended");
-  struct pollfd p = {.fd = link_fd, .events = POLLIN};
-  if (poll(&p, 1, JOIN_MS) != 1 || recv(link_fd, &g, sizeof(g), MSG_DONTWAIT) != (ssize_t) sizeof(g) ||
-      memcmp(g.magic, GREETING, sizeof(g.magic)) != 0 || g.version != 1)
-    al_stop_reject(AL_REJECT_SETUP, "the lane agent gave no answer that can be understood");
-  if (g.place >= AL_ATTACH_MAX) al_stop_reject(AL_REJECT_SETUP, "as many as may be are attached to this lane already");
+  uint64_t end = al_main_now() + FULL_MS * 1000000ull;
+  for (ask(&a, &g); g.place >= AL_ATTACH_MAX; ask(&a, &g)) {
+    close(link_fd);
+    if (al_main_now() >= end)
+      al_stop_reject(AL_REJECT_SETUP, "as many as may be are attached to this lane already");
+    struct pollfd host = {.fd = 0, .events = POLLRDHUP};
+    if (poll(&host, 1, FULL_AGAIN_MS) == 1) al_stop_eof(0);
+  }
   memcpy(al_agent.user_name, g.user, sizeof(g.user));
   memcpy(al_agent.worktree, g.worktree, sizeof(g.worktree));
   al_agent.user_name[sizeof(g.user) - 1] = al_agent.worktree[sizeof(g.worktree) - 1] = 0;

@@ -204,3 +204,14 @@ al_cgroup_kill_all(void) {
   for (size_t i = 0; i < al_agent.slots_high; i++)
     if (al_agent.slots[i].state == AL_SLOT_RUN) al_cgroup_signal(&al_agent.slots[i].cgroup, SIGKILL);
 }
+
+void
+al_cgroup_kill_attached(int place) {
+  char name[16];
+  if (root_dir < 0) return;
+  snprintf(name, sizeof(name), "attach-%d", place);
+  int fd = openat(root_dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return; /* it ended in good order */
+  (void) write_one(fd, "cgroup.kill");
+  close(fd);
+}
