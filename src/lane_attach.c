@@ -71,9 +71,20 @@ static void
 on_chan_closed(al_chan_t *c, void *data, const al_err_t *err) {
   al_lane_t *lane = data;
   (void) c;
+  al_err_t why = { 0 };
   lane->chan = NULL;
-  if (lane->destroying) go_on_ending(lane);
-  else al_attach_end(lane, err);
+  if (lane->destroying) {
+    go_on_ending(lane);
+    return;
+  }
+  if (err) why = *err;
+  /* The error's own cure is a new lane, but this one is its owner's and may be well. */
+  if (why.code == AL_ECHANNEL_CLOSED && !why.cure[0]) {
+    al_err_cure(&why, lane->state == AL_LANE_CONNECTING
+      ? "Leave another `agent-lane shell` of this lane if 8 are in it, then try again."
+      : "See in `agent-lane ls` whether the lane is still open; if so, run `agent-lane shell` again.");
+  }
+  al_attach_end(lane, &why);
 }
 
 static bool
