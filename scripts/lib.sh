@@ -39,8 +39,13 @@ node_serves() {
   local have; have=$(node --version 2>/dev/null) && command -v npm >/dev/null || return 1
   [ "$(printf '%s\n%s\n' "$NODE_OLDEST" "${have#v}" | sort -V | head -n 1)" = "$NODE_OLDEST" ]
 }
-use_fetched_node() { if ! node_serves && [ -x "$NODE_FETCHED/bin/npm" ]; then export PATH=$NODE_FETCHED/bin:$PATH; fi; }
-use_fetched_node
+# Sets NODE_DIR too: where this shell's Node is, when the user of the lanes would not find it by himself.
+choose_node() {
+  if ! node_serves && [ -x "$NODE_FETCHED/bin/npm" ]; then export PATH=$NODE_FETCHED/bin:$PATH; fi
+  NODE_DIR=$(dirname "$(command -v node || echo /usr/bin/node)")
+  case $NODE_DIR in /usr/bin | /usr/local/bin | /root/*) NODE_DIR='' ;; esac
+}
+choose_node
 
 say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
 die() { printf '%s\n' "$@" >&2; exit 1; }
@@ -75,8 +80,6 @@ as_lane_user() (
   if [ "$EUID" = 0 ]; then exec runuser -u "$LANE_USER" -- "$@"; fi
   exec "$@"
 )
-NODE_DIR=$(dirname "$(command -v node || echo /usr/bin/node)")
-case $NODE_DIR in /usr/bin | /usr/local/bin | /root/*) NODE_DIR='' ;; esac
 
 # Gives DIR... to the user of the lanes.
 own_by_lane_user() { [ "$EUID" != 0 ] || chown -R "$LANE_USER:" "$@"; }
