@@ -70,7 +70,9 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * ping          lane                                               -> {ns}
  * close         lane, reason?                                      -> null; idempotent, bounded; fails with DESTROY_FAILED when the end could not be proven
  * list          home?, all?                                        -> [row]
- * reap          home?, limactlPath?, force?, dryRun?               -> {reaped: [{name, reason, ok, message?}], kept: [{name, reason}]}
+ * reap          home?, limactlPath?, force?, dryRun?
+ *                 -> {reaped: [{name, reason, ok, message?}], kept: [{name, reason}],
+ *                     unlisted: [name of a lane directory without an open row]}
  * imageImport   home?, from                                        -> image row
  * imageList     home?                                              -> [image row]
  * doctor        home?, limactlPath?, image?, allowUnknownLima?      -> {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}

@@ -51,8 +51,9 @@ is_report(const al_val_t *v) {
 
 static void
 is_reaped(const al_val_t *v) {
-  assert_int_equal(v->len, 2);
+  assert_int_equal(v->len, 3);
   assert_int_equal(al_val_get(v, "reaped")->len, 0);
+  assert_int_equal(al_val_get(v, "unlisted")->len, 0);
 }
 
 static int
