@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Load on a real lane: commands that overlap, a thousand after another; tests of lane.test.mjs, which share one lane.
-// E2E_ROUNDS: how often 25 commands run at once (4; all 40 take some minutes where the guest is emulated).
+// E2E_ROUNDS: how often 25 commands run at once (2; all 40 take some minutes where the guest is emulated).
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { growth, many, overlap } from "../ts/support/load.mjs";
 
-const rounds = Number(process.env.E2E_ROUNDS ?? 4);
+const rounds = Number(process.env.E2E_ROUNDS ?? 2);
 const execs = 1000;
 const seconds = (since) => ((Date.now() - since) / 1000).toFixed(1);
 
