@@ -24,7 +24,7 @@ function run(args: string[], env: NodeJS.ProcessEnv = {}): Run {
   const r = spawnSync(process.execPath, [main, ...args], {
     encoding: "utf8",
     timeout: 25_000,
-    env: { ...process.env, AGENT_LANE_HOME: home, AGENT_LANE_LIMACTL: "", FORCE_COLOR: "", NO_COLOR: "1", ...env },
+    env: { ...process.env, AGENT_LANE_HOME: home, AGENT_LANE_LIMACTL: "", FORCE_COLOR: undefined, NO_COLOR: "1", ...env },
   });
   return { status: r.status, out: r.stdout, err: r.stderr };
 }
