@@ -30,20 +30,7 @@ start(al_transport_t *t) {
   al_lima_t *l = s->l;
   snprintf(script, sizeof script, BOOTSTRAP, AL__MARKER, s->token);
   snprintf(marker, sizeof marker, "\n%s%s\n", AL__MARKER, s->token);
-  const char *const argv[] = {
-    l->limactl, "--tty=false", "shell", "--workdir", "/", s->name, "sudo", "-n", "/bin/sh", "-c", script, NULL};
-  char **env = al__lima_env(l, NULL);
-  if (!env) return -ENOMEM;
-  al_proc_opts_t o = {.file = l->limactl,
-    .argv = argv,
-    .env = (const char *const *) env,
-    .cwd = l->home->run,
-    .in = AL_PROC_PIPE,
-    .out = AL_PROC_PIPE,
-    .stderr_fd = -1};
-  int rc = al__transport_run(&s->t, &o, "", 0, marker, s->end > now ? s->end - now : 1);
-  al__lima_strv_free(env);
-  return rc;
+  return al__transport_login(t, l, s->name, script, "", 0, marker, s->end > now ? s->end - now : 1);
 }
 
 int

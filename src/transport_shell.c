@@ -35,16 +35,11 @@ load(al_job_t *job) {
   return al__transport_load(s->l, s->arch, 0, &s->agent, &s->t.err);
 }
 
-static int
-start(al_transport_t *t) {
-  shell_t *s = (shell_t *) t;
-  uint64_t now = uv_now(t->loop);
-  char script[512], marker[64];
-  al_lima_t *l = s->l;
-  snprintf(script, sizeof script, BOOTSTRAP, s->agent.len, AL__MARKER, s->agent.token);
-  snprintf(marker, sizeof marker, "\n%s%s\n", AL__MARKER, s->agent.token);
+int
+al__transport_login(al_transport_t *t, al_lima_t *l, const char *name, const char *script, const char *input, size_t len,
+  const char *marker, uint64_t ms) {
   const char *const argv[] = {
-    l->limactl, "--tty=false", "shell", "--workdir", "/", s->name, "sudo", "-n", "/bin/sh", "-c", script, NULL};
+    l->limactl, "--tty=false", "shell", "--workdir", "/", name, "sudo", "-n", "/bin/sh", "-c", script, NULL};
   char **env = al__lima_env(l, NULL);
   if (!env) return -ENOMEM;
   al_proc_opts_t o = {.file = l->limactl,
@@ -54,9 +49,20 @@ start(al_transport_t *t) {
     .in = AL_PROC_PIPE,
     .out = AL_PROC_PIPE,
     .stderr_fd = -1};
-  int rc = al__transport_run(&s->t, &o, s->agent.bytes, s->agent.len, marker, s->end > now ? s->end - now : 1);
+  int rc = al__transport_run(t, &o, input, len, marker, ms);
   al__lima_strv_free(env);
   return rc;
+}
+
+static int
+start(al_transport_t *t) {
+  shell_t *s = (shell_t *) t;
+  uint64_t now = uv_now(t->loop);
+  char script[512], marker[64];
+  al_lima_t *l = s->l;
+  snprintf(script, sizeof script, BOOTSTRAP, s->agent.len, AL__MARKER, s->agent.token);
+  snprintf(marker, sizeof marker, "\n%s%s\n", AL__MARKER, s->agent.token);
+  return al__transport_login(t, l, s->name, script, s->agent.bytes, s->agent.len, marker, s->end > now ? s->end - now : 1);
 }
 
 static void

@@ -65,7 +65,7 @@ static void
 make_disk_place(void) {
   int fds[2];
   if (geteuid() != 0 || unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return;
-  strcpy(disk, "/tmp/al-disk-XXXXXX");
+  snprintf(disk, sizeof disk, "/tmp/al-disk-XXXXXX");
   if (!mkdtemp(disk) || mount("tmpfs", disk, "tmpfs", 0, "size=400m,mode=0755,uid=65534,gid=65534")) {
     rmdir(disk);
     disk[0] = 0;
