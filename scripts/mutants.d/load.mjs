@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that show only under load or with several processes.
 const bytes = { test: "ts:load", only: "no byte is mixed" };
-const held = { test: "ts:load", only: "10000 commands" };
+const held = { test: "ts:load", only: "12000 commands" };
 export default [
   { name: "a byte of output is lost", file: "src/chan_in.c", ...bytes,
     from: `if (!s->over) s->cbs.on_data(s, s->data, (int) sub, f->payload, f->len);`,

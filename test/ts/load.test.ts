@@ -31,20 +31,20 @@ it("25 commands at once, 40 times over: no byte is mixed or lost", async () => {
   expect(s.left()).toEqual([]);
 }, 5 * MINUTES);
 
-it("10000 commands on one lane: descriptors, threads and memory stay, here and in the agent", async () => {
+it("12000 commands on one lane: descriptors, threads and memory stay, here and in the agent", async () => {
   const s = stage();
   const r = await s.run(
     `${KIT}
     const { growth, many } = await import(LOAD);
     const lane = await create();
-    const seen = await many(lane, { total: 10000, first: 1000, gc });
+    const seen = await many(lane, { total: 12000, first: 3000, gc });
     report("seen", seen); report("grown", growth(seen));
     await lane.close();`,
     { MALLOC_ARENA_MAX: "1" },
     10 * MINUTES,
   );
   expect(r.err).toBe("");
-  expect(r.said["seen"]).toMatchObject({ wrong: 0, total: 10000 });
+  expect(r.said["seen"]).toMatchObject({ wrong: 0, total: 12000 });
   expect(r.said["grown"]).toEqual([]);
   expect(r.status).toBe(0);
   expect(s.left()).toEqual([]);
