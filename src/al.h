@@ -87,7 +87,8 @@ al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n);
 
 /* Any thread, once, blocks at most timeout_ms: refuses new requests, fails the open ones with AL_EINTERRUPTED, destroys
  * every lane of this engine, ends the thread. What is not done in time is left to the reaper (rows stay). The memory is
- * gone afterwards; no event comes after it. Returns the number of lanes left. */
+ * gone afterwards, so no other thread may be inside al_engine_post or al_engine_taken, or enter it, from this call on; no
+ * event comes after it. Returns the number of lanes left. */
 int
 al_engine_close(al_engine_t *e, unsigned timeout_ms);
 
