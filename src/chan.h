@@ -116,6 +116,11 @@ al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream
  * -ENOMEM, or -ENOBUFS above AL_STDIN_QUEUE_MAX. After the guest has closed stdin the bytes are dropped and 0 is returned. */
 int64_t
 al_stream_write(al_stream_t *s, const void *p, size_t n);
+/* The same without the copy and without a maximum: p (al_malloc) is taken, also on failure. */
+int64_t
+al_stream_give(al_stream_t *s, void *p, size_t n);
+size_t
+al_stream_queued(const al_stream_t *s); /* bytes of stdin that wait here */
 void
 al_stream_end(al_stream_t *s); /* EOF on stdin after what is queued */
 void
@@ -125,7 +130,7 @@ al_stream_signal(al_stream_t *s, int signo, bool tree);
 void
 al_stream_resize(al_stream_t *s, uint16_t rows, uint16_t cols);
 /* Has the guest end the command's whole tree: SIGTERM, SIGKILL after `grace_ms`, whose clock runs in the guest. EXIT
- * comes when the tree is gone. One that has not been sent yet is reset. */
+ * comes when the tree is gone. What waits for its stdin is dropped. One that has not been sent yet is reset. */
 void
 al_stream_cancel(al_stream_t *s, uint32_t grace_ms);
 /* Abandons the stream: RESET to the guest, no on_data any more, on_exit (kind -1, `why` or AL_EABORTED) on the next

@@ -115,11 +115,8 @@ on_end(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
   unsigned sub = f->flags;
   if (sub == AL_SUB_STDIN && s->with_stdin && !s->sub[sub].ended) {
     /* The command has closed its stdin: nothing that waits for it is of use any more. */
-    s->sub[sub].ended = s->deaf = true;
-    s->drain_due = s->drain_armed;
-    s->drain_armed = false;
-    al_buf_deinit(&s->q);
-    s->q_off = 0;
+    s->sub[sub].ended = true;
+    al__stream_deaf(s);
   } else if (sub > AL_SUB_STDERR || (sub == AL_SUB_STDIN && !s->with_stdin)
     || (sub == AL_SUB_STDERR && s->kind == AL_F_READ)) {
     violation(c, f, "the end of a sub-stream that a guest does not have");

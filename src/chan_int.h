@@ -5,6 +5,7 @@
 
 #include "buf.h"
 #include "chan.h"
+#include "queue.h"
 
 /* Theory of operation.
  *
@@ -15,8 +16,9 @@
  *
  * Sending: at most one uv_write is in flight. Each time there is none, al__chan_flush fills one buffer: the
  * acknowledgement, then the control queue (HELLO, CONFIG, PING, RESET), then each stream's small frames (CREDIT,
- * SIGNAL, RESIZE), then open requests and stdin, one chunk per stream and round. Credits and signals are kept as
- * numbers and bits until they are written, so that a guest which does not read cannot make us queue them.
+ * SIGNAL, RESIZE), then open requests and stdin, one chunk per stream and round. Stdin is not copied for it: the write
+ * holds the pieces of the stream's queue that it sends from, whatever becomes of the stream. Credits and signals are
+ * kept as numbers and bits until they are written, so that a guest which does not read cannot make us queue them.
  *
  * A stream id is given out when the open request begins to go out. One that never was is fatal, and so is one whose
  * guest has said EXIT or RESET. A stream that we have reset stays behind in `crossed` until the guest has acknowledged
@@ -25,6 +27,8 @@
 
 #define AL_CHUNK_MAX 32768u       /* payload bytes of one stream per round */
 #define AL_WRITE_MAX 131072u      /* bytes of one write */
+#define AL_WRITE_HOLD 4096u       /* fewer are cheaper to copy than to send from where they are */
+#define AL_WRITE_HELD (AL_WRITE_MAX / AL_WRITE_HOLD)
 #define AL_READ_MAX 262144u       /* read buffer: four frames of nearly the largest size */
 #define AL_ACK_EVERY 65536u       /* acknowledge when that many bytes came, as the protocol asks */
 #define AL_CREDIT_EVERY (AL_WINDOW_DEFAULT / 2)
@@ -41,7 +45,10 @@ typedef struct al_write_s { /* outlives the channel while libuv still has it (th
   uv_write_t req;
   al_chan_t *c;
   bool in_flight;
-  size_t len;
+  size_t len, used;               /* of all; of `bytes` */
+  unsigned nbufs, nheld;
+  uv_buf_t bufs[2 * AL_WRITE_HELD + 1];
+  al_piece_t *held[AL_WRITE_HELD];
   uint8_t bytes[AL_WRITE_MAX];
 } al_write_t;
 
@@ -116,8 +123,9 @@ struct al_stream_s {
   uint16_t rows, cols;
   al_stream_cbs_t cbs;
   void *data;
-  al_buf_t open, q;
-  size_t open_off, q_off;
+  al_buf_t open;
+  al_queue_t q;                     /* stdin */
+  size_t open_off;
   uint32_t room;                    /* stdin bytes the guest still takes */
   uint64_t signals[2];              /* bit n-1: signal n is to be sent; by AL_SIGNAL_GROUP, AL_SIGNAL_TREE */
   al_sub_t sub[AL_SUBS];
@@ -135,6 +143,8 @@ bool
 al__chan_owed(const al_chan_t *c);
 void
 al__chan_owe(al_chan_t *c); /* before something becomes owed: starts the count of silence when nothing was */
+void
+al__stream_deaf(al_stream_t *s); /* nothing more goes to its stdin, END neither */
 void
 al__chan_rearm(al_chan_t *c);
 void

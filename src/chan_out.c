@@ -41,14 +41,48 @@ wait_for_room(al_chan_t *c) {
   return false;
 }
 
-/* The caller has checked the space; an ACK needs room in the buffer only. */
+static void
+add_buf(al_write_t *w, uint8_t *p, size_t n) {
+  uv_buf_t *last = w->nbufs > 0 ? &w->bufs[w->nbufs - 1] : NULL;
+  if (last && (uint8_t *) last->base + last->len == p) last->len += n;
+  else w->bufs[w->nbufs++] = uv_buf_init((char *) p, (unsigned) n);
+  w->len += n;
+}
+
+/* The header of a frame, and room for `own` bytes behind it. The caller has checked the space; an ACK needs room in the
+ * buffer only. */
+static uint8_t *
+put_header(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, size_t n, size_t own) {
+  al_write_t *w = c->w;
+  uint8_t *at = w->bytes + w->used;
+  al_frame_header(at, stream, type, flags, (uint32_t) n);
+  w->used += AL_FRAME_HEADER + own;
+  add_buf(w, at, AL_FRAME_HEADER + own);
+  if (type != AL_F_ACK) c->sent += AL_FRAME_HEADER + n;
+  return at + AL_FRAME_HEADER;
+}
+
 static void
 put(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const void *p, size_t n) {
-  al_write_t *w = c->w;
-  al_frame_header(w->bytes + w->len, stream, type, flags, (uint32_t) n);
-  if (n > 0) memcpy(w->bytes + w->len + AL_FRAME_HEADER, p, n);
-  w->len += AL_FRAME_HEADER + n;
-  if (type != AL_F_ACK) c->sent += AL_FRAME_HEADER + n;
+  uint8_t *at = put_header(c, stream, type, flags, n, n);
+  if (n > 0) memcpy(at, p, n);
+}
+
+/* At most n bytes of stdin; gives how many. Small pieces go together, as a copy. */
+static size_t
+put_stdin(al_chan_t *c, al_stream_t *s, size_t n) {
+  const uint8_t *p = NULL;
+  size_t front = al_queue_front(&s->q, &p);
+  if (front < AL_WRITE_HOLD || n < AL_WRITE_HOLD) {
+    if (n > AL_WRITE_HOLD) n = AL_WRITE_HOLD;
+    al_queue_copy(&s->q, put_header(c, s->id, AL_F_DATA, AL_SUB_STDIN, n, n), n);
+    return n;
+  }
+  if (n > front) n = front;
+  put_header(c, s->id, AL_F_DATA, AL_SUB_STDIN, n, 0);
+  c->w->held[c->w->nheld++] = al_queue_hold(&s->q);
+  add_buf(c->w, (uint8_t *) (uintptr_t) p, n);
+  return n;
 }
 
 static bool
@@ -127,15 +161,8 @@ fill_small(al_chan_t *c, al_stream_t *s) {
 static void
 took_stdin(al_stream_t *s, size_t n) {
   s->room -= (uint32_t) n;
-  s->q_off += n;
-  size_t left = s->q.len - s->q_off;
-  if (left == 0) {
-    s->q.len = s->q_off = 0;
-  } else if (s->q_off >= AL_STDIN_QUEUE_LOW && s->q_off >= left) { /* no byte is moved twice */
-    al_buf_drop(&s->q, s->q_off);
-    s->q_off = 0;
-  }
-  if (s->drain_armed && left < AL_STDIN_QUEUE_LOW) {
+  al_queue_drop(&s->q, n);
+  if (s->drain_armed && s->q.len < AL_STDIN_QUEUE_LOW) {
     s->drain_armed = false;
     s->drain_due = true;
   }
@@ -147,7 +174,7 @@ fill_chunk(al_chan_t *c, al_stream_t *s) {
   if (s->over) return false;
   size_t want, left;
   if (!s->opened) want = left = s->open.len - s->open_off;
-  else want = left = s->deaf ? 0 : s->q.len - s->q_off;
+  else want = left = s->deaf ? 0 : s->q.len;
   if (s->opened && want > s->room) want = s->room;
   if (want > AL_CHUNK_MAX) want = AL_CHUNK_MAX;
   if (want > 0) {
@@ -168,8 +195,7 @@ fill_chunk(al_chan_t *c, al_stream_t *s) {
     return true;
   }
   if (want > 0) {
-    put(c, s->id, AL_F_DATA, AL_SUB_STDIN, s->q.data + s->q_off, want);
-    took_stdin(s, want);
+    took_stdin(s, put_stdin(c, s, want));
     return true;
   }
   if (left == 0 && s->end_wanted && !s->end_sent && !s->deaf)
@@ -209,15 +235,21 @@ tell_drained(al_chan_t *c) {
 }
 
 static void
+let_go(al_write_t *w) {
+  while (w->nheld > 0) al_piece_release(w->held[--w->nheld]);
+}
+
+static void
 on_written(uv_write_t *req, int status) {
   al_write_t *w = req->data;
   al_chan_t *c = w->c;
   w->in_flight = false;
+  let_go(w);
   if (!c) {
     al_free(w);
     return;
   }
-  w->len = 0;
+  w->len = w->used = w->nbufs = 0;
   c->stalled_at = 0;
   if (status < 0) al__chan_fail(c, AL_ECHANNEL_CLOSED, "writing to the guest: %s", uv_strerror(status));
   else al__chan_flush(c);
@@ -229,9 +261,9 @@ al__chan_flush(al_chan_t *c) {
   if (!c->w->in_flight) {
     fill(c);
     if (c->w->len > 0) {
-      uv_buf_t b = uv_buf_init((char *) c->w->bytes, (unsigned) c->w->len);
-      int r = uv_write(&c->w->req, c->out, &b, 1, on_written);
+      int r = uv_write(&c->w->req, c->out, c->w->bufs, c->w->nbufs, on_written);
       if (r < 0) {
+        let_go(c->w);
         al__chan_fail(c, AL_ECHANNEL_CLOSED, "writing to the guest: %s", uv_strerror(r));
         return;
       }

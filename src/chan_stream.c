@@ -54,7 +54,7 @@ al__stream_finish(al_stream_t *s) {
   s->over = true; /* what the receiver still calls on it does nothing */
   s->cbs.on_exit(s, s->data, &s->exit);
   al_buf_deinit(&s->open);
-  al_buf_deinit(&s->q);
+  al_queue_deinit(&s->q);
   bool acked = s->reset_at && s->reset_at <= c->acked;
   if (s->begun && !s->last && !acked && c->state == AL_CHAN_READY) keep_crossed(s);
   else al_free(s);
@@ -93,7 +93,6 @@ new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, a
   s->cbs = *cbs;
   s->data = data;
   al_buf_init(&s->open, AL_OPEN_MAX);
-  al_buf_init(&s->q, 2 * AL_STDIN_QUEUE_MAX); /* its front may be sent already: no more than waits behind it */
   s->room = AL_WINDOW_DEFAULT;
   for (int i = 0; i < AL_SUBS; i++) s->sub[i].window = AL_WINDOW_DEFAULT;
   *out = s;
@@ -177,19 +176,45 @@ al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream
   return add_stream(c, s, r, out, err);
 }
 
+static bool
+takes_stdin(const al_stream_t *s) {
+  return s->with_stdin && !s->over && !s->deaf && !s->end_wanted;
+}
+
+static int64_t
+queued(al_stream_t *s, int r) {
+  if (r < 0) return r;
+  al__chan_turn(s->c);
+  if (s->q.len >= AL_STDIN_QUEUE_LOW) s->drain_armed = true;
+  return (int64_t) s->q.len;
+}
+
 int64_t
 al_stream_write(al_stream_t *s, const void *p, size_t n) {
-  if (s->over || s->deaf || s->end_wanted || !s->with_stdin) return 0;
-  size_t queued = s->q.len - s->q_off;
-  if (n > AL_STDIN_QUEUE_MAX - queued) return -ENOBUFS;
-  if (n > 0) {
-    int r = al_buf_append(&s->q, p, n);
-    if (r < 0) return r;
-    queued += n;
-    al__chan_turn(s->c);
-  }
-  if (queued >= AL_STDIN_QUEUE_LOW) s->drain_armed = true;
-  return (int64_t) queued;
+  if (!takes_stdin(s)) return 0;
+  if (s->q.len + n > AL_STDIN_QUEUE_MAX) return -ENOBUFS;
+  return queued(s, al_queue_append(&s->q, p, n));
+}
+
+int64_t
+al_stream_give(al_stream_t *s, void *p, size_t n) {
+  if (takes_stdin(s)) return queued(s, al_queue_take(&s->q, p, n));
+  al_free(p);
+  return 0;
+}
+
+size_t
+al_stream_queued(const al_stream_t *s) {
+  return s->q.len;
+}
+
+/* Whoever waits for room need not wait any more. */
+void
+al__stream_deaf(al_stream_t *s) {
+  s->deaf = true;
+  s->drain_due = s->drain_armed;
+  s->drain_armed = false;
+  al_queue_deinit(&s->q);
 }
 
 void
@@ -231,6 +256,8 @@ al_stream_cancel(al_stream_t *s, uint32_t grace_ms) {
     al_stream_reset(s, NULL);
     return;
   }
+  /* Nor is END sent: the end of half its input may mean anything to a command, such as a shell that reads a script. */
+  al__stream_deaf(s);
   if (!s->cancel_due || grace_ms < s->cancel_ms) s->cancel_ms = grace_ms;
   s->cancel_due = true;
   al__chan_turn(s->c);

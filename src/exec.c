@@ -7,15 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define INPUT_CHUNK 65536u
-#define INPUT_AHEAD 262144u      /* stdin bytes that we keep queued in the stream */
 #define GUEST_EOPNOTSUPP 95      /* the guest is Linux whatever this is */
 
 static void
 deinit(al_exec_t *e) {
   for (int i = 0; i < 2; i++) al__out_deinit(&e->out[i]);
   al__out_within_budget(e);
-  al_buf_deinit(&e->input);
   al_free(e);
 }
 
@@ -73,8 +70,6 @@ cancel(al_exec_t *e, const al_err_t *why, int kill_ms) {
   e->cancelled = true;
   for (int i = 0; i < 2; i++) al__out_only_tail(&e->out[i]);
   al__out_within_budget(e);
-  al_buf_deinit(&e->input);
-  e->input_off = 0;
   if (!e->s) { /* it has ended and waits for its lines to be taken */
     settle(e);
     return;
@@ -147,35 +142,13 @@ on_end(al_stream_t *s, void *data, int sub) {
   if (sub != AL_SUB_STDIN && al__out_finish(&e->out[sub - 1]) < 0) give_up_memory(e, "output");
 }
 
-/* Moves stdin from `input` into the stream as long as that has room. */
-static void
-pump(al_exec_t *e) {
-  while (e->s && e->input_off < e->input.len) {
-    size_t n = e->input.len - e->input_off;
-    if (n > INPUT_CHUNK) n = INPUT_CHUNK;
-    int64_t queued = al_stream_write(e->s, e->input.data + e->input_off, n);
-    if (queued < 0) {
-      give_up_memory(e, "stdin");
-      return;
-    }
-    e->input_off += n;
-    if (queued >= INPUT_AHEAD) break;
-  }
-  if (e->input_off < e->input.len) return;
-  al_buf_deinit(&e->input);
-  e->input_off = 0;
-  if (!e->input_open && e->s) al_stream_end(e->s);
-}
-
 static void
 on_drain(al_stream_t *s, void *data) {
   al_exec_t *e = data;
   (void) s;
-  pump(e);
-  if (e->input.len == 0 && e->want_drain && e->input_open && e->cbs.on_drain) {
-    e->want_drain = false;
-    e->cbs.on_drain(e, e->data);
-  }
+  if (!e->want_drain || !e->input_open || !e->cbs.on_drain) return;
+  e->want_drain = false;
+  e->cbs.on_drain(e, e->data);
 }
 
 static void
@@ -215,6 +188,7 @@ al_exec_start(
     .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_exit = on_exit
   };
   const al_exec_req_t *req = &opts->req;
+  AL_AUTO_FREE void *input = opts->input;
   al_exec_t *e = al_calloc(1, sizeof *e);
   if (!e) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
   e->cbs = *cbs;
@@ -230,10 +204,7 @@ al_exec_start(
   al__out_init(e, AL_SUB_STDOUT, opts->lines && !opts->stream ? AL_KEEP_LINES : whole, max);
   al_keep_t errs = opts->err_lines ? AL_KEEP_LINES : opts->lines ? AL_KEEP_TAIL : whole;
   al__out_init(e, AL_SUB_STDERR, opts->stream ? AL_KEEP_NONE : errs, max);
-  al_buf_init(&e->input, 0);
-  int r = req->with_stdin && opts->input_len > 0 ? al_buf_append(&e->input, opts->input, opts->input_len) : 0;
-  if (r < 0) al_err_set(err, AL_ENO_MEMORY, "out of memory for the command's stdin");
-  else r = al_stream_exec(c, req, &stream_cbs, e, &e->s, err);
+  int r = al_stream_exec(c, req, &stream_cbs, e, &e->s, err);
   if (r < 0) {
     deinit(e);
     return r;
@@ -244,7 +215,8 @@ al_exec_start(
   if (e->timeout_ms) uv_timer_start(&e->timer, on_timeout, e->timeout_ms, 0);
   e->watch.cb = on_chan_end;
   al_chan_watch(c, &e->watch);
-  pump(e);
+  if (al_stream_give(e->s, al_steal(&input), opts->input_len) < 0) give_up_memory(e, "stdin");
+  else if (!e->input_open) al_stream_end(e->s);
   *out = e;
   return 0;
 }
@@ -259,16 +231,11 @@ al_exec_taken(al_exec_t *e, int sub, size_t n) {
 }
 
 int64_t
-al_exec_write(al_exec_t *e, const void *p, size_t n) {
+al_exec_write(al_exec_t *e, void *p, size_t n) {
+  AL_AUTO_FREE void *bytes = p;
   if (!e->s || !e->input_open || e->cancelled) return 0;
-  int64_t queued = 0;
-  if (e->input.len > 0) { /* what was given at the start goes first */
-    int r = e->input.len - e->input_off + n > AL_STDIN_QUEUE_MAX ? -ENOBUFS : al_buf_append(&e->input, p, n);
-    if (r < 0) return r;
-    queued = (int64_t) (e->input.len - e->input_off);
-  } else {
-    queued = al_stream_write(e->s, p, n);
-  }
+  if ((uint64_t) al_stream_queued(e->s) + n > AL_STDIN_QUEUE_MAX) return -ENOBUFS;
+  int64_t queued = al_stream_give(e->s, al_steal(&bytes), n);
   if (queued >= AL_STDIN_QUEUE_LOW) e->want_drain = true;
   return queued;
 }
@@ -276,7 +243,7 @@ al_exec_write(al_exec_t *e, const void *p, size_t n) {
 void
 al_exec_end(al_exec_t *e) {
   e->input_open = false;
-  if (e->s && e->input.len == 0) al_stream_end(e->s);
+  if (e->s) al_stream_end(e->s);
 }
 
 void

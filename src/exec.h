@@ -28,7 +28,7 @@ typedef struct al_exec_opts_s {
    * line. */
   bool lines, err_lines;
   bool stream;               /* raw: on_bytes for stdout and stderr, nothing kept (interactiveExec) */
-  const void *input;         /* bytes for stdin, copied; with req.with_stdin */
+  void *input;               /* al_malloc: bytes for stdin, taken, also on failure; with req.with_stdin */
   size_t input_len;
   bool input_open;           /* more input follows by al_exec_write; else EOF after `input` */
   size_t max_output;         /* of stdout, and of stderr; 0 = AL_OUTPUT_MAX */
@@ -69,10 +69,10 @@ al_exec_start(
   al_chan_t *c, const al_exec_opts_t *opts, const al_exec_cbs_t *cbs, void *data, al_exec_t **out, al_err_t *err);
 void
 al_exec_taken(al_exec_t *e, int sub, size_t n);
-/* Bytes now queued (stop at 64 KiB, go on in on_drain), 0 when the command takes none any more, -ENOBUFS above
- * AL_STDIN_QUEUE_MAX, -ENOMEM. */
+/* p (al_malloc) is taken, also on failure. Bytes now queued (stop at 64 KiB, go on in on_drain), 0 when the command
+ * takes none any more, -ENOBUFS above AL_STDIN_QUEUE_MAX, -ENOMEM. */
 int64_t
-al_exec_write(al_exec_t *e, const void *p, size_t n);
+al_exec_write(al_exec_t *e, void *p, size_t n);
 void
 al_exec_end(al_exec_t *e);
 void

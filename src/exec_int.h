@@ -33,8 +33,6 @@ struct al_exec_s {
   uint64_t timeout_ms;
   al_budget_t *budget;
   size_t kept; /* counted in budget->used */
-  al_buf_t input;
-  size_t input_off;
   al_out_t out[2]; /* by sub-stream - 1 */
   al_exec_result_t result;
   al_err_t err;

@@ -200,11 +200,16 @@ read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
   c->opts.stream = strcmp(mode, "stream") == 0;
   if (!c->opts.lines && !c->opts.stream && strcmp(mode, "whole"))
     return al_err_set(err, AL_EBAD_OPTION, "mode must be whole, lines or stream");
-  c->opts.input = input ? input->text : NULL;
-  c->opts.input_len = input ? input->len : 0;
   c->opts.input_open = open;
   c->opts.budget = &lane->budget;
   return 0;
+}
+
+/* Without a copy: the request is over when the command has started. */
+static void
+take_input(al_val_t *params, al_exec_opts_t *o) {
+  al_val_t *input = (al_val_t *) (uintptr_t) al_val_get(params, "stdin");
+  if (input) o->input = al_val_take_text(input, &o->input_len);
 }
 
 void
@@ -217,6 +222,7 @@ al_do_exec(al_engine_t *e, al_request_t *r) {
   int rc = c ? read_exec(lane, r->params, c, &err) : al_err_set(&err, -ENOMEM, "out of memory");
   al_op_t *op = rc ? NULL : al_op_new(lane, r->id, AL_OP_EXEC);
   if (!rc && !op) rc = al_err_set(&err, -ENOMEM, "out of memory");
+  if (!rc) take_input(r->params, &c->opts);
   if (!rc && (rc = al_exec_start(lane->chan, &c->opts, &cbs, op, &op->exec, &err))) {
     if (!err.code)
       al_err_set(&err, AL_EEXEC_FAILED, "exec: the command could not be sent: %s",
@@ -240,11 +246,14 @@ is_input_list(const al_val_t *v) {
 
 /* Gives what is queued then, or the error of the first part that was not. */
 static int64_t
-write_parts(al_exec_t *x, const al_val_t *data) {
-  if (data->kind != AL_LIST) return al_exec_write(x, data->text, data->len);
+write_parts(al_exec_t *x, al_val_t *data) {
+  al_val_t **parts = data->kind == AL_LIST ? data->items : &data;
+  size_t count = data->kind == AL_LIST ? data->len : 1, n;
   int64_t queued = 0;
-  for (size_t i = 0; i < data->len && queued >= 0; i++)
-    queued = al_exec_write(x, data->items[i]->text, data->items[i]->len);
+  for (size_t i = 0; i < count && queued >= 0; i++) {
+    char *bytes = al_val_take_text(parts[i], &n);
+    queued = al_exec_write(x, bytes, n);
+  }
   return queued;
 }
 
@@ -254,7 +263,7 @@ al_do_write(al_engine_t *e, al_request_t *r) {
   if (!op) return;
   al_err_t err = { 0 };
   bool end;
-  const al_val_t *data = al_val_get(r->params, "data");
+  al_val_t *data = (al_val_t *) (uintptr_t) al_val_get(r->params, "data"); /* its bytes go into the queue */
   int64_t queued = 0;
   int rc = al_val_get_bool(r->params, "end", false, &end, &err);
   if (!rc && op->kind != AL_OP_EXEC) rc = al_err_set(&err, AL_EBAD_OPTION, "write: a copy takes no input");

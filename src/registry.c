@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registry: the SQL about lanes, each call one transaction on the database thread. */
 #include "registry.h"
+#include "registry_int.h"
 #include "mem.h"
 #include <inttypes.h>
 #include <sqlite3.h>

@@ -191,6 +191,15 @@ al_val_get(const al_val_t *map, const char *key) {
   return at == map->len || map->items[at]->kind == AL_NULL ? NULL : map->items[at];
 }
 
+char *
+al_val_take_text(al_val_t *v, size_t *len) {
+  char *text = v->text;
+  *len = v->len;
+  v->text = NULL;
+  v->len = 0;
+  return text;
+}
+
 int
 al_val_get_text(const al_val_t *map, const char *key, const char *dflt, const char **out, al_err_t *err) {
   const al_val_t *v = al_val_get(map, key);

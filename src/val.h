@@ -52,6 +52,9 @@ al_val_add(al_val_t *list, al_val_t *v);
 void
 al_val_free(al_val_t *v);
 
+char *
+al_val_take_text(al_val_t *v, size_t *len); /* of AL_TEXT or AL_BYTES: now the caller's (al_free); v has none then */
+
 const al_val_t *
 al_val_get(const al_val_t *map, const char *key); /* NULL when absent or AL_NULL */
 

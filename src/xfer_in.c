@@ -121,7 +121,7 @@ static void
 feed(xfer_in_t *x) {
   if (!x->s || x->ended || x->base.err.code) return;
   al_err_t err = { 0 };
-  for (int64_t queued = al_stream_write(x->s, "", 0); queued < AHEAD;) {
+  for (int64_t queued = (int64_t) al_stream_queued(x->s); queued < AHEAD;) {
     al_block_t *b = al__pipe_take(&x->pipe);
     if (!b) {
       if (x->produced) {

@@ -82,6 +82,7 @@ start(rig_t *r, run_t *u, const char *script, al_exec_opts_t o) {
   o.req.env = env;
   if (!o.req.cwd) o.req.cwd = r->dir;
   o.req.user = "agent";
+  o.input = al_memdup(o.input, o.input_len); /* it is taken */
   assert_int_equal(al_exec_start(r->chan, &o, &cbs, u, &u->e, &u->err), 0);
   assert_false(u->done);
 }

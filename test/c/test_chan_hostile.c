@@ -158,8 +158,9 @@ bad_ready(al_chan_t *c, void *data) {
     assert_int_equal(al_stream_exec(c, &req, &stream_cbs, b, &s, &b->err), 0);
     return;
   }
-  al_exec_opts_t o = {.req = {.argv = argv, .with_stdin = true}, .lines = true, .input = input, .input_len = 100};
+  al_exec_opts_t o = {.req = {.argv = argv, .with_stdin = true}, .lines = true, .input_len = 100};
   if (strcmp(b->m->name, "reads_nothing") == 0) o.input_len = sizeof input;
+  o.input = al_memdup(input, o.input_len);
   assert_int_equal(al_exec_start(c, &o, &bad_cbs, b, &b->exec, &b->err), 0);
 }
 

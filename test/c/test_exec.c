@@ -84,7 +84,7 @@ test_exec_input_may_follow(void **state) {
   size_t sent = 3;
   unsigned drains = 0;
   while (sent < 3000000) {
-    int64_t q = al_exec_write(u.e, block, sizeof block);
+    int64_t q = al_exec_write(u.e, al_memdup(block, sizeof block), sizeof block);
     assert_true(q >= 0);
     sent += sizeof block;
     if (q < 65536) continue;

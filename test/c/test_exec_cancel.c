@@ -11,7 +11,7 @@ cancelled(rig_t *r, run_t *u) {
   rig_idle(r, 200);
   al_exec_cancel(u->e, NULL);
   al_exec_cancel(u->e, NULL);
-  assert_int_equal(al_exec_write(u->e, "x", 1), 0);
+  assert_int_equal(al_exec_write(u->e, al_strdup("x"), 1), 0);
   rig_wait(r, &u->done, 20000);
 }
 

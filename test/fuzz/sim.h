@@ -51,9 +51,9 @@ sim_uv_feed(const uint8_t *p, size_t n); /* in as many reads as it takes; stops 
 void
 sim_uv_feed_end(int status); /* UV_EOF or an error */
 const uint8_t *
-sim_uv_written(size_t *n); /* what is left of the write in flight; NULL = none */
+sim_uv_written(size_t *n); /* what is left of a buffer of the write in flight; NULL = none */
 void
-sim_uv_take(size_t n); /* of it; the last byte ends it */
+sim_uv_take(size_t n); /* of it; the last byte of the last buffer ends the write */
 void
 sim_uv_fail_write(int status);
 

@@ -7,6 +7,7 @@
 
 #define TIMERS_MAX 512
 #define CLOSING_MAX 512
+#define BUFS_MAX 128
 
 uint64_t sim_seed, sim_now, sim_progress;
 uv_loop_t sim_loop;
@@ -18,7 +19,7 @@ static uint64_t timers_order;
 static struct { uv_handle_t *h; uv_close_cb cb; } closing[CLOSING_MAX];
 static size_t closing_len;
 static struct { uv_stream_t *s; uv_alloc_cb alloc; uv_read_cb read; } reader;
-static struct { uv_write_t *req; uv_write_cb cb; const uint8_t *p; size_t n; } writer;
+static struct { uv_write_t *req; uv_write_cb cb; uv_buf_t bufs[BUFS_MAX]; unsigned at, nbufs; } writer;
 
 void
 sim_uv_reset(void) {
@@ -104,11 +105,13 @@ uv_read_stop(uv_stream_t *s) {
 int
 uv_write(uv_write_t *req, uv_stream_t *s, const uv_buf_t bufs[], unsigned n, uv_write_cb cb) {
   (void) s;
-  AL_ASSERT(n == 1 && !writer.req && bufs[0].len > 0);
+  AL_ASSERT(n > 0 && n <= BUFS_MAX && !writer.req);
+  for (unsigned i = 0; i < n; i++) AL_ASSERT(bufs[i].len > 0);
   writer.req = req;
   writer.cb = cb;
-  writer.p = (const uint8_t *) bufs[0].base;
-  writer.n = bufs[0].len;
+  memcpy(writer.bufs, bufs, n * sizeof *bufs);
+  writer.at = 0;
+  writer.nbufs = n;
   sim_progress++;
   return 0;
 }
@@ -189,8 +192,8 @@ sim_uv_feed_end(int status) {
 
 const uint8_t *
 sim_uv_written(size_t *n) {
-  *n = writer.req ? writer.n : 0;
-  return writer.req ? writer.p : NULL;
+  *n = writer.req ? writer.bufs[writer.at].len : 0;
+  return writer.req ? (const uint8_t *) writer.bufs[writer.at].base : NULL;
 }
 
 static void
@@ -203,11 +206,12 @@ end_write(int status) {
 
 void
 sim_uv_take(size_t n) {
-  AL_ASSERT(writer.req && n <= writer.n);
-  writer.p += n;
-  writer.n -= n;
+  uv_buf_t *b = &writer.bufs[writer.at];
+  AL_ASSERT(writer.req && n <= b->len);
+  b->base += n;
+  b->len -= n;
   if (n > 0) sim_progress++;
-  if (writer.n == 0) end_write(0);
+  if (b->len == 0 && ++writer.at == writer.nbufs) end_write(0);
 }
 
 void

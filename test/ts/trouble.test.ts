@@ -13,7 +13,7 @@ describe("an end that cannot be proven", () => {
       import { chmodSync, readdirSync } from "node:fs";
       const { engine } = await import(new URL("engine.js", PACKAGE));
       const events = [];
-      const lane = await create({ onEvent: (e) => events.push(e.type) });
+      const lane = await create({ onEvent: (e) => { events.push(e.type); report(e.type, events.length); } });
       const dir = OPTIONS.home + "/lima", name = readdirSync(dir).find((n) => n.startsWith("agent-lane-"));
       chmodSync(dir, 0o500);
       let open = true;

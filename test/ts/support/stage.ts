@@ -37,6 +37,14 @@ function sanitizer(): NodeJS.ProcessEnv {
   return { LD_PRELOAD: library, ...Object.fromEntries(options) };
 }
 
+/** What the threads of a process wait for, and what runs besides: for whoever has to find out why it did not end. */
+function whereabouts(pid: number | undefined): string {
+  const options = { encoding: "utf8", timeout: 10_000 } as const;
+  const threads = ["-L", "-p", String(pid), "-o", "tid,stat,time,wchan:32,comm"];
+  const all = ["ax", "--forest", "-o", "pid,ppid,stat,etime,args"];
+  return [threads, all].map((args) => execFileSync("ps", args, options)).join("\n");
+}
+
 export class Stage {
   readonly dir = mkdtempSync(join(tmpdir(), "al-stage-"));
   readonly home = join(this.dir, "h");
@@ -108,8 +116,6 @@ export class Stage {
     const child = spawn(process.execPath, ["--input-type=module", "-e", prelude + script], {
       cwd: this.work,
       stdio: ["ignore", "pipe", "pipe"],
-      timeout,
-      killSignal: "SIGKILL",
       env: {
         PATH: `${join(this.dir, "bin")}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin`,
         HOME: this.home,
@@ -122,9 +128,14 @@ export class Stage {
     let err = "";
     child.stdout.on("data", (data: Buffer) => (out += data.toString()));
     child.stderr.on("data", (data: Buffer) => (err += data.toString()));
+    const late = setTimeout(() => {
+      err += `after ${timeout} ms it has not ended, having said ${out}\n${whereabouts(child.pid)}`;
+      child.kill("SIGKILL");
+    }, timeout);
     const ended = new Promise<Outcome>((resolve, reject) => {
       child.on("error", reject);
       child.on("close", (status, signal) => {
+        clearTimeout(late);
         const said = Object.fromEntries(
           out
             .split("\n")
