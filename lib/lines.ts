@@ -3,6 +3,10 @@
 
 import { isAscii } from "node:buffer";
 
+const NEWLINE = 10;
+// Text above 128 KiB gets memory of its own from the system each time, which costs more than what is done with it.
+const PIECE = 64 * 1024;
+
 /** A tail may begin inside a character; the rest of that character is dropped. */
 export function tailText(bytes: Buffer, dropped: number): string {
   let from = 0;
@@ -30,7 +34,19 @@ export class LineSink {
 
   /** Whole lines, each ended by a newline. */
   deliver(data: Buffer): void {
-    const text = textOf(data);
+    for (let from = 0; from < data.length;) {
+      let end = data.length;
+      if (end - from > PIECE) {
+        end = data.lastIndexOf(NEWLINE, from + PIECE - 1) + 1;
+        if (end <= from) end = data.indexOf(NEWLINE, from + PIECE) + 1;
+        if (end <= from) end = data.length;
+      }
+      this.#deliver(textOf(data.subarray(from, end)));
+      from = end;
+    }
+  }
+
+  #deliver(text: string): void {
     for (let from = 0; from < text.length;) {
       if (this.thrown !== undefined || this.#stopped()) return;
       let end = text.indexOf("\n", from);

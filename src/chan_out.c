@@ -19,7 +19,7 @@ al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const v
 
 static int64_t
 pace_left(const al_chan_t *c) {
-  return (int64_t) AL_PACING_MAX - (int64_t) (c->sent - c->acked);
+  return (int64_t) AL_PACING_DEFAULT - (int64_t) (c->sent - c->acked);
 }
 
 static int64_t

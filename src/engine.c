@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define TAKEN_STEP 65536u /* far below a window, so that it is never what a guest waits for */
 #define LOOP_FDS 8 /* at most that many descriptors does a loop have at first */
 
 /* Theory of operation. JavaScript's thread appends requests to the inbox and wakes the loop; the loop thread answers
@@ -371,15 +372,32 @@ al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params) {
   return 0;
 }
 
+static al_answer_t *
+find_answer(al_engine_t *e, uint32_t id) {
+  al_answer_t *a = e->answers;
+  while (a && a->event.id != id) a = a->next;
+  return a;
+}
+
+/* The engine makes credit of it in portions that are larger than this one. */
 void
 al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n) {
   if (sub != 1 && sub != 2) return;
   uv_mutex_lock(&e->lock);
-  al_answer_t *a = e->answers;
-  while (a && a->event.id != id) a = a->next;
-  if (a) a->taken[sub - 1] += n;
+  al_answer_t *a = find_answer(e, id);
+  bool tell = a && ((a->taken[sub - 1] += n) >= TAKEN_STEP || a->hurry);
   uv_mutex_unlock(&e->lock);
-  if (a) uv_async_send(&e->wake);
+  if (tell) uv_async_send(&e->wake);
+}
+
+void
+al_engine_hurry(al_engine_t *e, uint32_t id) {
+  uv_mutex_lock(&e->lock);
+  al_answer_t *a = find_answer(e, id);
+  bool tell = a && a->taken[0] + a->taken[1] > 0;
+  if (a) a->hurry = true;
+  uv_mutex_unlock(&e->lock);
+  if (tell) uv_async_send(&e->wake);
 }
 
 int

@@ -25,6 +25,7 @@ typedef struct al_request_s {
 typedef struct al_answer_s {
   al_event_t event; /* first: it is given away */
   size_t taken[2];  /* of sub 1 and 2, not told yet */
+  bool hurry;       /* the engine waits for the last of it */
   struct al_answer_s *next;
 } al_answer_t;
 
@@ -140,6 +141,9 @@ void
 al_do_doctor(al_engine_t *e, al_request_t *r);
 void
 al_do_errors(al_engine_t *e, al_request_t *r);
+/* The request's answer waits until all of its output has been taken: its receiver is to tell at once. */
+void
+al_engine_hurry(al_engine_t *e, uint32_t id);
 void
 al_calls_taken(al_engine_t *e, uint32_t id, int sub, size_t n);
 

@@ -44,8 +44,12 @@ on_timer_closed(uv_handle_t *h) {
 static void
 settle(al_exec_t *e) {
   if (!e->ended || e->settling) return;
-  for (int i = 0; i < 2 && !e->err.code; i++)
-    if (e->out[i].keep == AL_KEEP_LINES && e->out[i].handed > 0) return;
+  for (int i = 0; i < 2 && !e->err.code; i++) {
+    if (e->out[i].keep != AL_KEEP_LINES || e->out[i].handed == 0) continue;
+    if (!e->waiting && e->cbs.on_wait) e->cbs.on_wait(e, e->data);
+    e->waiting = true;
+    return;
+  }
   e->settling = true;
   al_chan_unwatch(&e->watch);
   uv_close((uv_handle_t *) &e->timer, on_timer_closed);

@@ -57,6 +57,8 @@ typedef struct al_exec_cbs_s {
   void (*on_bytes)(al_exec_t *e, void *data, int sub, const uint8_t *p, size_t n); /* opts.stream */
   /* opts.input_open: al_exec_write went above 64 KiB and is below again; may be NULL */
   void (*on_drain)(al_exec_t *e, void *data);
+  /* The command has ended, and its result waits for al_exec_taken; may be NULL */
+  void (*on_wait)(al_exec_t *e, void *data);
   /* Last, exactly once; err->code 0 = result valid, whatever the exit code. The exec's memory is gone after it. A
    * result comes only after everything handed on has been given back by al_exec_taken, so that no line can come after
    * it; an error does not wait, and the channel's end is one. A command that could not be started is AL_EEXEC_FAILED

@@ -28,6 +28,7 @@ struct al_exec_s {
   bool input_open, want_drain, limited;
   bool cancelled; /* `err` is set, the guest was asked to end the tree; nothing is handed on any more */
   bool ended;     /* the stream is over, `result` or `err` is set */
+  bool waiting;   /* on_wait was told */
   bool settling;  /* `timer` is being closed; on_done comes from there */
   int kill_ms;
   uint64_t timeout_ms;

@@ -15,7 +15,8 @@
 #define AL_STREAM_FROM_GUEST 0x80000000u /* set in ids opened by the guest (none in version 1) */
 #define AL_WINDOW_DEFAULT 262144u /* initial credit of every sub-stream, both directions */
 #define AL_WINDOW_MAX 1048576u    /* no credit may lift a window above this */
-#define AL_PACING_MAX 131072u     /* unacknowledged bytes (headers included) per direction of the whole channel */
+#define AL_PACING_MAX 262144u     /* no more bytes (headers included) of the whole channel may be unacknowledged */
+#define AL_PACING_DEFAULT 131072u /* what the host keeps to, and the guest while it knows nothing better */
 #define AL_STREAMS_MAX 256        /* streams open at once */
 #define AL_OPEN_MAX 524288u       /* bytes of one open request (argv + environment), over all its frames */
 

@@ -41,6 +41,13 @@ on_drain(al_exec_t *x, void *data) {
   if (al_engine_emit(op->lane->engine, AL_EVENT_DRAIN, op->id, 0, NULL)) give_up(op, "its input");
 }
 
+static void
+on_wait(al_exec_t *x, void *data) {
+  al_op_t *op = data;
+  (void) x;
+  al_engine_hurry(op->lane->engine, op->id);
+}
+
 static al_val_t *
 exec_value(al_exec_result_t *r) {
   al_val_t *v = al_val_map();
@@ -214,7 +221,7 @@ take_input(al_val_t *params, al_exec_opts_t *o) {
 
 void
 al_do_exec(al_engine_t *e, al_request_t *r) {
-  static const al_exec_cbs_t cbs = { on_lines, on_bytes, on_drain, on_done };
+  static const al_exec_cbs_t cbs = { on_lines, on_bytes, on_drain, on_wait, on_done };
   al_lane_t *lane = al_op_lane(e, r);
   if (!lane) return;
   al_err_t err = { 0 };

@@ -10,11 +10,10 @@
 #include <sys/types.h>
 
 #define AL_AGENT_BUILD "agent-lane agent 0.1.0"
-#define AL_CHUNK 65536u            /* largest DATA payload the agent sends */
+#define AL_CHUNK 61440u            /* largest DATA payload the agent sends: fifteen pages, see io.c */
 #define AL_PIPE 262144u            /* what a command's pipe holds, where the kernel allows it */
 #define AL_ACK_EVERY 65536u        /* acknowledge at the latest after this many bytes read */
 #define AL_CREDIT_EVERY 65536u     /* give stdin credit back in portions of this size */
-#define AL_PACING_ROOM 32768u      /* DATA waits until at least this much may be sent unacknowledged */
 #define AL_PONGS_MAX 64            /* pings not answered yet; more is fatal */
 #define AL_HELLO_MS 30000          /* how long the host may take to say HELLO */
 #define AL_FLUSH_MS 2000           /* how long a REJECT or the last EXIT may take to leave */
@@ -70,6 +69,7 @@ typedef struct al_slot_s {
   bool deaf;                       /* RUN: the command closed its stdin and the host has not been told */
   bool reaped;                     /* RUN: the main process is gone, exit_* valid */
   bool ready[AL_SUBS];             /* set by the poll round */
+  uint64_t calm_ns[AL_SUBS];       /* RUN: not looked at before this time */
   int fd[AL_SUBS];                 /* our ends, -1 = closed; with a terminal stdin and stdout are its master */
   int tty;                         /* the terminal's slave until the main process is reaped; -1 = none */
   uint16_t rows, cols;             /* of the terminal */
@@ -122,7 +122,7 @@ al_io_commit(uint32_t stream, uint8_t type, uint8_t flags, uint32_t len);
 uint32_t
 al_io_data_room(void); /* bytes of DATA that may be queued now */
 void
-al_io_init(void);
+al_io_init(bool port);
 /* One frame of at most `most` bytes out of a command's pipe, moved and not copied. Returns its bytes; 0 = nothing was
  * done: read and copy. */
 uint32_t

@@ -14,15 +14,27 @@
 #define OUT_DATA_MAX 65536u /* no DATA is added behind this much: control frames must not wait long */
 
 #define SPLICE_LEAST 16384u /* fewer are copied faster than moved */
+#define FRAMED_PLACES 32    /* pages in `framed`: one more than `held` has, which is 16 */
+
+/* What may be unacknowledged follows the time that the channel takes to deliver it, for that is what a ping waits. It
+ * stays above what a host may leave unacknowledged for good. */
+#define PACING_LEAST (AL_ACK_EVERY + 16384u)
+#define CRUMB 32768u
+#define PACING_STEP 16384u
+#define SLOW_NS 8000000u
 
 static uint8_t in_buf[IN_SIZE];
 static size_t in_off, in_len;
+static bool is_port; /* a virtio port gives a page at a time, however much there is */
 static uint64_t in_total, in_acked;
 
 static uint8_t out_buf[OUT_SIZE];
 static size_t out_off, out_len;
 static uint64_t out_total, out_acked;
-static int held[2] = {-1, -1}; /* on the way from a command's pipe into the channel; empty between calls */
+static uint32_t pacing = AL_PACING_DEFAULT;
+static uint64_t full_total, full_ns; /* out_total when nothing more might go, and since when; 0 = not so */
+/* On the way from a command's pipe into the channel: its bytes, then behind their header. Empty between calls. */
+static int held[2] = {-1, -1}, framed[2] = {-1, -1};
 
 int
 al_io_fill(void) {
@@ -30,13 +42,15 @@ al_io_fill(void) {
     memmove(in_buf, in_buf + in_off, in_len);
     in_off = 0;
   }
-  ssize_t n = read(0, in_buf + in_len, sizeof(in_buf) - in_len);
-  if (n > 0) {
-    in_len += (size_t) n;
-    return 1;
-  }
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
-  return 0;
+  ssize_t n;
+  bool any = false;
+  do {
+    n = read(0, in_buf + in_len, sizeof(in_buf) - in_len);
+    if (n > 0) in_len += (size_t) n;
+    any = any || n > 0;
+  } while (is_port && n > 0 && in_len < sizeof(in_buf));
+  if (any) return 1; /* what else there is comes up again */
+  return n < 0 && (errno == EAGAIN || errno == EINTR) ? -1 : 0;
 }
 
 bool
@@ -78,12 +92,30 @@ al_io_frame(uint32_t stream, uint8_t type, uint8_t flags, const void *payload, u
   return true;
 }
 
+/* Crumbs are not worth a frame; but what a host has read and need not acknowledge must not stop us. */
+static uint32_t
+least(void) {
+  uint32_t half = (pacing - AL_ACK_EVERY) / 2;
+  return half < CRUMB ? half : CRUMB;
+}
+
 uint32_t
 al_io_data_room(void) {
   uint64_t unacked = out_total - out_acked;
-  if (out_len >= OUT_DATA_MAX || unacked + AL_FRAME_HEADER + AL_PACING_ROOM > AL_PACING_MAX) return 0;
-  uint64_t room = AL_PACING_MAX - AL_FRAME_HEADER - unacked;
+  if (out_len >= OUT_DATA_MAX) return 0;
+  if (unacked + AL_FRAME_HEADER + least() > pacing) {
+    if (full_ns == 0) full_ns = al_main_now(), full_total = out_total;
+    return 0;
+  }
+  uint64_t room = pacing - AL_FRAME_HEADER - unacked;
   return room > AL_CHUNK ? AL_CHUNK : (uint32_t) room;
+}
+
+/* Slower down at once, faster again in steps: a busy moment of the host is no slow channel. */
+static void
+pace(uint64_t ns) {
+  if (ns > SLOW_NS) pacing = pacing > PACING_LEAST + PACING_STEP ? pacing - PACING_STEP : PACING_LEAST;
+  else if (ns < SLOW_NS / 2 && pacing < AL_PACING_MAX) pacing += PACING_STEP;
 }
 
 void
@@ -91,6 +123,9 @@ al_io_acked(uint64_t total) {
   if (total <= out_acked || total > out_total)
     al_stop_reject(AL_REJECT_PROTOCOL, "ACK of bytes that were not sent, or of no more than before");
   out_acked = total;
+  if (full_ns == 0 || total < full_total - AL_ACK_EVERY) return;
+  pace(al_main_now() - full_ns);
+  full_ns = 0;
 }
 
 void
@@ -101,16 +136,22 @@ al_io_ack(void) {
   if (al_io_frame(0, AL_F_ACK, 0, p, sizeof(p))) in_acked = in_total;
 }
 
-/* Where the kernel cannot do it, splice says so or the pipe is missing, and bytes are copied. */
+/* Where the kernel cannot do it, splice says so or the pipes are missing, and bytes are copied. */
 void
-al_io_init(void) {
-  if (pipe2(held, O_CLOEXEC | O_NONBLOCK) != 0) held[0] = held[1] = -1;
-  else (void) fcntl(held[0], F_SETPIPE_SZ, (int) AL_PIPE);
+al_io_init(bool port) {
+  is_port = port;
+  int size = FRAMED_PLACES * (int) sysconf(_SC_PAGESIZE);
+  if (pipe2(held, O_CLOEXEC | O_NONBLOCK) != 0) held[0] = -1;
+  if (held[0] < 0 || (pipe2(framed, O_CLOEXEC | O_NONBLOCK) == 0 && fcntl(framed[0], F_SETPIPE_SZ, size) >= size))
+    return;
+  close(held[0]);
+  close(held[1]);
+  held[0] = -1;
 }
 
 /* The header must say how many bytes follow, and whoever has opened the command's pipe anew may take some of them away
- * from us; so they go through a pipe of our own. What does not go out of that at once is copied, and waits where all
- * frames wait. */
+ * from us; so they go through a pipe of our own, and from there behind their header into another. So both go at once,
+ * sixteen pages being what the kernel sends in one piece, and the host is woken once. What does not go out of that at once is copied, and waits where all frames wait. */
 uint32_t
 al_io_splice(uint32_t stream, uint8_t flags, int pipe, uint32_t most) {
   int waiting = 0;
@@ -118,19 +159,18 @@ al_io_splice(uint32_t stream, uint8_t flags, int pipe, uint32_t most) {
   if (ioctl(pipe, FIONREAD, &waiting) != 0 || waiting < (int) SPLICE_LEAST) return 0;
   ssize_t moved = splice(pipe, NULL, held[1], NULL, most, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
   if (moved <= 0) return 0;
-  uint32_t n = (uint32_t) moved, left = n;
-  al_frame_header(out_buf, stream, AL_F_DATA, flags, n);
+  uint32_t n = (uint32_t) moved, left = AL_FRAME_HEADER + n;
+  uint8_t header[AL_FRAME_HEADER];
+  al_frame_header(header, stream, AL_F_DATA, flags, n);
+  out_total += left;
+  if (write(framed[1], header, sizeof(header)) != sizeof(header) ||
+      splice(held[0], NULL, framed[1], NULL, n, SPLICE_F_NONBLOCK | SPLICE_F_MOVE) != moved)
+    al_stop_eof(0); /* it was empty, and is as large as the other */
+  while (left > 0 && (moved = splice(framed[0], NULL, 1, NULL, left, SPLICE_F_NONBLOCK | SPLICE_F_MOVE)) > 0)
+    left -= (uint32_t) moved; /* a broken channel is found when the rest is written */
   out_off = 0;
-  out_len = AL_FRAME_HEADER;
-  out_total += AL_FRAME_HEADER + n;
-  (void) al_io_flush(); /* a broken channel is found when the rest is written */
-  while (left > 0 && out_len == 0) {
-    moved = splice(held[0], NULL, 1, NULL, left, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
-    if (moved <= 0) break;
-    left -= (uint32_t) moved;
-  }
   while (left > 0) {
-    moved = read(held[0], out_buf + out_off + out_len, left);
+    moved = read(framed[0], out_buf + out_len, left);
     if (moved <= 0) al_stop_eof(0);
     out_len += (size_t) moved;
     left -= (uint32_t) moved;

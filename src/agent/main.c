@@ -159,8 +159,12 @@ collect(uint64_t now, uint64_t *timeout_ns) {
     if (s->state == AL_SLOT_READ && room && (s->credit[AL_SUB_STDOUT] > 0 || s->sent == s->size)) *timeout_ns = 0;
     if (s->state != AL_SLOT_RUN) continue;
     if (s->fd[AL_SUB_STDIN] >= 0 && s->area_len > 0) add_poll(&n, s->fd[AL_SUB_STDIN], POLLOUT, i, AL_SUB_STDIN);
-    for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++)
-      if (room && s->fd[sub] >= 0 && s->credit[sub] > 0) add_poll(&n, s->fd[sub], POLLIN, i, sub);
+    for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++) {
+      if (!room || s->fd[sub] < 0 || s->credit[sub] == 0) continue;
+      if (s->calm_ns[sub] <= now || s->reaped) s->calm_ns[sub] = 0;
+      if (s->calm_ns[sub] == 0) add_poll(&n, s->fd[sub], POLLIN, i, sub);
+      else if (s->calm_ns[sub] - now < *timeout_ns) *timeout_ns = s->calm_ns[sub] - now;
+    }
     if (s->reaped) {
       uint64_t left = s->grace_ns > now ? s->grace_ns - now : 0;
       if (s->fd[AL_SUB_STDOUT] < 0 && s->fd[AL_SUB_STDERR] < 0) left = UINT64_MAX; /* only its tree is waited for */
@@ -178,6 +182,13 @@ any_timed(void) {
   for (size_t i = 0; i < al_agent.slots_high; i++)
     if (al_agent.slots[i].state == AL_SLOT_RUN && (al_agent.slots[i].reaped || al_agent.slots[i].kill_ns != 0))
       return true;
+  return false;
+}
+
+static bool
+any_calm(void) {
+  for (size_t i = 0; i < al_agent.slots_high; i++)
+    if (al_agent.slots[i].calm_ns[AL_SUB_STDOUT] | al_agent.slots[i].calm_ns[AL_SUB_STDERR]) return true;
   return false;
 }
 
@@ -199,7 +210,7 @@ handle(size_t n) {
 
 static void
 turn(const sigset_t *mask) {
-  uint64_t wait_ns, now = any_timed() ? al_main_now() : 0;
+  uint64_t wait_ns, now = any_timed() || any_calm() ? al_main_now() : 0;
   size_t n = collect(now, &wait_ns);
   struct timespec t = {.tv_sec = (time_t) (wait_ns / 1000000000u), .tv_nsec = (long) (wait_ns % 1000000000u)};
   int got = ppoll(polls, n, wait_ns == UINT64_MAX ? NULL : &t, mask);
@@ -257,7 +268,6 @@ main(int argc, char **argv) {
   (void) syscall(SYS_CLOSE_RANGE, 3u, ~0u, 0u);
   null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null_fd < 0 || al_spawn_init() != 0) al_stop_reject(AL_REJECT_SETUP, "the agent could not set itself up");
-  al_io_init();
   al_stream_init();
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   for (int fd = 0; fd <= 1; fd++) {
@@ -265,6 +275,7 @@ main(int argc, char **argv) {
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return usage("stdin and stdout must be open");
   }
   one_file = is_one_file();
+  al_io_init(one_file);
   al_hello_wait();
   take_frames(); /* of a host that did not wait for our answer */
   for (;;) turn(&mask);

@@ -5,6 +5,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+/* A command that writes without pause is left alone for a moment each time its pipe is empty: it need not wake us for
+ * each of its writes then, nor we the host, and that is most of the work at such speeds. Its pipe holds what it writes
+ * meanwhile. */
+#define CALM_NS 200000u
+#define CALM_LEAST AL_CHUNK /* bytes in one turn */
+
+static uint32_t moved[AL_STREAMS_MAX][AL_SUBS]; /* in this turn */
 static size_t first; /* who comes first in the next round: slot * 2 + (stderr) */
 
 /* END was said before, or is said here; a READ ends with its last byte. */
@@ -23,6 +30,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
   if (spliced > 0) {
     s->credit[sub] -= spliced;
     s->ready[sub] = spliced == n;
+    moved[s - al_agent.slots][sub] += spliced;
     return true;
   }
   uint8_t *p = al_io_reserve(n + AL_FRAME_HEADER);
@@ -35,6 +43,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
   if (got > 0) {
     al_io_commit(s->id, AL_F_DATA, (uint8_t) sub, (uint32_t) got);
     s->credit[sub] -= (uint32_t) got;
+    moved[s - al_agent.slots][sub] += (uint32_t) got;
     if (s->state == AL_SLOT_READ) s->sent += (uint64_t) got;
     else s->ready[sub] = (uint32_t) got == n; /* a short read empties a pipe */
     return true;
@@ -59,8 +68,23 @@ may_send(const al_slot_t *s, int sub) {
   return s->state == AL_SLOT_RUN && s->ready[sub] && s->credit[sub] > 0;
 }
 
-bool
-al_pump_output(uint64_t now) {
+static void
+calm(void) {
+  uint64_t now = 0;
+  for (size_t i = 0; i < al_agent.slots_high; i++) {
+    al_slot_t *s = &al_agent.slots[i];
+    for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++) {
+      bool much = moved[i][sub] >= CALM_LEAST;
+      moved[i][sub] = 0;
+      if (!much || s->state != AL_SLOT_RUN || s->reaped || s->ready[sub] || s->fd[sub] < 0) continue;
+      if (now == 0) now = al_main_now();
+      s->calm_ns[sub] = now + CALM_NS;
+    }
+  }
+}
+
+static bool
+pump(uint64_t now) {
   bool ended = false, any = true;
   while (any) {
     any = false;
@@ -83,6 +107,13 @@ al_pump_output(uint64_t now) {
       }
     }
   }
+  return ended;
+}
+
+bool
+al_pump_output(uint64_t now) {
+  bool ended = pump(now);
+  calm();
   return ended;
 }
 

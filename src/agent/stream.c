@@ -309,6 +309,8 @@ al_stream_control(void) {
         s->state = AL_SLOT_DONE;
       }
     }
-    if (s->state == AL_SLOT_DONE && say_exit(s)) release(s);
+    if (s->state != AL_SLOT_DONE || !say_exit(s)) continue;
+    (void) al_io_flush(); /* the host need not wait for the tidying; a broken channel is found by the next flush */
+    release(s);
   }
 }

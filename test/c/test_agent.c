@@ -213,7 +213,7 @@ test_stdin_five_megabytes_through_cat(void **state) {
     uint64_t unacked = p.sent - p.sent_acked;
     if (n > 50000) n = 50000;
     if (n > window) n = window;
-    if (n > 0 && unacked + AL_FRAME_HEADER + n <= AL_PACING_MAX) {
+    if (n > 0 && unacked + AL_FRAME_HEADER + n <= AL_PACING_DEFAULT) {
       peer_send(&p, id, AL_F_DATA, AL_SUB_STDIN, in + at, n);
       at += n;
       continue;
@@ -299,8 +299,8 @@ test_output_never_exceeds_pacing(void **state) {
   p.no_ack = true;
   uint32_t id = peer_exec(&p, 0, "head -c 1000000 /dev/zero");
   peer_data(&p, id, 90000);
-  assert_true(p.received <= AL_PACING_MAX);
-  assert_true(p.received > AL_PACING_MAX - 40000);
+  assert_true(p.received <= AL_PACING_DEFAULT);
+  assert_true(p.received > AL_PACING_DEFAULT - 40000);
   peer_ping(&p); /* also when everything is stalled */
   p.no_ack = false;
   peer_send64(&p, AL_F_ACK, p.received);

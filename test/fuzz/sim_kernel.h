@@ -31,7 +31,8 @@
 #define PIPES_MAX (3 * AL_STREAMS_MAX + 8)
 #define FD_NULL 900
 #define FD_SECRET 901
-#define FD_HELD 902    /* the agent's own pipe reads, + 1 writes */
+#define FD_HELD 902    /* the agent's own pipes read, + 1 write */
+#define FD_FRAMED 904
 #define FD_PIPES 1000  /* pipe i: FD_PIPES + 2 * i reads, + 1 writes */
 #define FD_FILES 10000 /* the file of plan k: FD_FILES + k */
 #define FILES_MAX 4096
@@ -53,7 +54,7 @@ static size_t pipes_high, commands_high;
 static struct { bool is_open; uint64_t at; sim_plan_t plan; } files[FILES_MAX];
 static size_t files_high;
 static struct { uint8_t bytes[1 << 18]; size_t len; bool ended; } to_agent, from_agent;
-static struct { uint8_t bytes[1 << 18]; size_t at, len; } held_pipe;
+static struct { uint8_t bytes[1 << 18]; size_t at, len; } own_pipes[2];
 static size_t room_each;
 static void (*plan_of)(uint32_t key, sim_plan_t *out);
 static int last_pid;
@@ -109,15 +110,35 @@ fill_bytes(uint8_t *p, uint32_t key, int sub, uint64_t at, size_t n) {
   for (size_t i = 0; i < n; i++) p[i] = sim_byte(key, sub, at + i);
 }
 
+static bool
+is_own_pipe(int fd) {
+  return fd >= FD_HELD && fd < FD_HELD + 4;
+}
+
+static ssize_t
+take_own(int fd, void *p, size_t n) {
+  size_t i = (size_t) (fd - FD_HELD) / 2;
+  if (n > own_pipes[i].len) n = own_pipes[i].len;
+  memcpy(p, own_pipes[i].bytes + own_pipes[i].at, n);
+  own_pipes[i].at += n, own_pipes[i].len -= n;
+  return (ssize_t) n;
+}
+
+static ssize_t
+put_own(int fd, const void *p, size_t n) {
+  size_t i = (size_t) (fd - FD_HELD) / 2;
+  if (own_pipes[i].len == 0) own_pipes[i].at = 0;
+  size_t end = own_pipes[i].at + own_pipes[i].len;
+  if (n > sizeof(own_pipes[i].bytes) - end) broken("an own pipe of the agent is full");
+  memcpy(own_pipes[i].bytes + end, p, n);
+  own_pipes[i].len += n;
+  return (ssize_t) n;
+}
+
 static ssize_t
 sim_read(int fd, void *p, size_t n) {
   if (fd == 0) return take_stream(p, n);
-  if (fd == FD_HELD) {
-    if (n > held_pipe.len) n = held_pipe.len;
-    memcpy(p, held_pipe.bytes + held_pipe.at, n);
-    held_pipe.at += n, held_pipe.len -= n;
-    return (ssize_t) n;
-  }
+  if (is_own_pipe(fd)) return take_own(fd, p, n);
   if (fd == FD_SECRET) {
     static const char hex[] = "3031323334353637383961626364656630313233343536373839616263646566";
     if (n < 64) return 0; /* the second call finds the end */
@@ -149,6 +170,7 @@ sim_read(int fd, void *p, size_t n) {
 static ssize_t
 sim_write(int fd, const void *p, size_t n) {
   const uint8_t *b = p;
+  if (is_own_pipe(fd)) return put_own(fd, p, n);
   if (fd == 1) {
     size_t room = room_each > from_agent.len ? room_each - from_agent.len : 0;
     if (from_agent.ended) errno = EPIPE;
@@ -175,17 +197,17 @@ sim_write(int fd, const void *p, size_t n) {
 
 static ssize_t
 sim_splice(int in, void *in_at, int to, void *to_at, size_t n, unsigned flags) {
+  static uint8_t bytes[1 << 18];
   (void) in_at, (void) to_at, (void) flags;
-  if (to == FD_HELD + 1) {
-    if (held_pipe.len > 0) broken("the agent's own pipe is not empty");
-    if (n > sizeof(held_pipe.bytes)) n = sizeof(held_pipe.bytes);
-    ssize_t got = sim_read(in, held_pipe.bytes, n);
-    held_pipe.at = 0;
-    held_pipe.len = got > 0 ? (size_t) got : 0;
-    return got;
+  if (to == FD_HELD + 1 && own_pipes[0].len > 0) broken("the agent's own pipe is not empty");
+  if (n > sizeof(bytes)) n = sizeof(bytes);
+  if (is_own_pipe(to)) {
+    ssize_t got = sim_read(in, bytes, n);
+    return got > 0 ? put_own(to, bytes, (size_t) got) : got;
   }
-  ssize_t put = sim_write(to, held_pipe.bytes + held_pipe.at, n < held_pipe.len ? n : held_pipe.len);
-  if (put > 0) held_pipe.at += (size_t) put, held_pipe.len -= (size_t) put;
+  size_t i = (size_t) (in - FD_HELD) / 2, len = own_pipes[i].len;
+  ssize_t put = sim_write(to, own_pipes[i].bytes + own_pipes[i].at, n < len ? n : len);
+  if (put > 0) own_pipes[i].at += (size_t) put, own_pipes[i].len -= (size_t) put;
   return put;
 }
 
