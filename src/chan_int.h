@@ -32,6 +32,8 @@
 #define AL_READ_MAX 262144u       /* read buffer: four frames of nearly the largest size */
 #define AL_ACK_EVERY 65536u       /* acknowledge when that many bytes came, as the protocol asks */
 #define AL_CREDIT_EVERY (AL_WINDOW_DEFAULT / 2)
+#define AL_WINDOW_GROWN (2 * AL_WINDOW_DEFAULT)
+#define AL_GROWN_MAX 16           /* such windows in one channel at a time: they bound what stalled receivers hold */
 #define AL_CTL_MAX 65536u         /* control queue; a guest that lets it fill up is not taking anything */
 
 typedef enum {
@@ -96,6 +98,7 @@ struct al_chan_s {
   /* streams, dense, in the order of opening but for removals */
   al_stream_t *streams[AL_STREAMS_MAX];
   unsigned nstreams, next;
+  unsigned grown;        /* sub-streams with a larger window */
   uint32_t last_id;
   al_stream_t *crossed;  /* reset by us, told, and not acknowledged yet; oldest first */
   al_chan_watch_t *watches;
@@ -105,7 +108,7 @@ typedef struct al_sub_s {
   uint32_t window; /* bytes the guest may still send */
   uint32_t held;   /* delivered and not yet consumed */
   uint32_t due;    /* consumed and not yet credited */
-  bool ended;
+  bool ended, grown; /* grown: its window is AL_WINDOW_GROWN */
 } al_sub_t;
 
 struct al_stream_s {
@@ -143,6 +146,8 @@ bool
 al__chan_owed(const al_chan_t *c);
 void
 al__chan_owe(al_chan_t *c); /* before something becomes owed: starts the count of silence when nothing was */
+void
+al__stream_grow(al_stream_t *s, al_sub_t *sub); /* a larger window for one whose receiver keeps up */
 void
 al__stream_deaf(al_stream_t *s); /* nothing more goes to its stdin, END neither */
 void

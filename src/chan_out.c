@@ -136,6 +136,7 @@ fill_small(al_chan_t *c, al_stream_t *s) {
     al_sub_t *sub = &s->sub[i];
     if (sub->due < AL_CREDIT_EVERY || sub->ended) continue;
     uint8_t p[4];
+    al__stream_grow(s, sub);
     al_put32(p, sub->due);
     if (!try_put(c, s->id, AL_F_CREDIT, i, p, sizeof p)) return false;
     sub->window += sub->due;

@@ -49,6 +49,7 @@ al__stream_finish(al_stream_t *s) {
   while (i < c->nstreams && c->streams[i] != s) i++;
   AL_ASSERT(i < c->nstreams);
   c->nstreams--;
+  for (int sub = 0; sub < AL_SUBS; sub++) c->grown -= s->sub[sub].grown;
   memmove(c->streams + i, c->streams + i + 1, (c->nstreams - i) * sizeof *c->streams);
   if (c->next > i) c->next--;
   s->over = true; /* what the receiver still calls on it does nothing */
@@ -206,6 +207,16 @@ al_stream_give(al_stream_t *s, void *p, size_t n) {
 size_t
 al_stream_queued(const al_stream_t *s) {
   return s->q.len;
+}
+
+/* The first credit means that half a window has come and was consumed. From there on the window must cover the way from
+ * the guest to the receiver and back, or the guest waits for credit while everybody else waits for the guest. */
+void
+al__stream_grow(al_stream_t *s, al_sub_t *sub) {
+  if (sub->grown || s->c->grown >= AL_GROWN_MAX) return;
+  sub->grown = true;
+  s->c->grown++;
+  sub->due += AL_WINDOW_GROWN - AL_WINDOW_DEFAULT;
 }
 
 /* Whoever waits for room need not wait any more. */

@@ -102,13 +102,39 @@ test_chan_credits_what_was_consumed(void **state) {
   al_stream_consumed(u.s, 1, 1);
   expect(&r, &f, AL_F_CREDIT);
   assert_int_equal(f.flags, 1);
-  assert_int_equal(al_get32(f.payload), 131072);
-  for (int i = 0; i < 2; i++) put(&r, 1, AL_F_DATA, 1, block, sizeof block); /* exactly what was credited */
+  assert_int_equal(al_get32(f.payload), 131072 + AL_WINDOW_DEFAULT); /* the receiver keeps up */
+  al_stream_consumed(u.s, 1, 131072);
+  expect(&r, &f, AL_F_CREDIT);
+  assert_int_equal(al_get32(f.payload), 131072); /* once only */
+  for (int i = 0; i < 8; i++) put(&r, 1, AL_F_DATA, 1, block, sizeof block); /* exactly what was credited */
   rig_idle(&r, 20);
   assert_false(r.closed);
   put(&r, 1, AL_F_DATA, 1, block, 1);
   rig_wait(&r, &r.closed, 1000);
   assert_int_equal(r.why.code, AL_EPROTOCOL_VIOLATION);
+  rig_end(&r);
+}
+
+/* So that receivers which stall together cannot hold much. */
+static void
+test_chan_few_windows_are_large(void **state) {
+  (void) state;
+  rig_t r;
+  al_frame_t f;
+  user_t users[18];
+  static char block[65536];
+  peer_ready(&r, NULL);
+  for (uint32_t id = 1; id <= 18; id++) {
+    open_exec(&r, &users[id - 1], false);
+    expect(&r, &f, AL_F_EXEC);
+    users[id - 1].consume = true;
+    if (id == 18) put(&r, 1, AL_F_RESET, 0, NULL, 0); /* one of the large ones is over */
+    for (int i = 0; i < 2; i++) put(&r, id, AL_F_DATA, 1, block, sizeof block);
+    do assert_true(next(&r, &f, 1000));
+    while (f.type == AL_F_ACK);
+    assert_int_equal(f.type, AL_F_CREDIT);
+    assert_int_equal(al_get32(f.payload), id == 17 ? 131072 : 131072 + AL_WINDOW_DEFAULT);
+  }
   rig_end(&r);
 }
 
@@ -221,6 +247,7 @@ main(void) {
     cmocka_unit_test(test_chan_sends_no_more_than_pacing_allows),
     cmocka_unit_test(test_chan_stdin_keeps_to_its_credit),
     cmocka_unit_test(test_chan_credits_what_was_consumed),
+    cmocka_unit_test(test_chan_few_windows_are_large),
     cmocka_unit_test(test_chan_guest_that_does_not_read_is_given_up),
     cmocka_unit_test(test_chan_silence_is_asked_and_ends_it),
     cmocka_unit_test(test_chan_own_standstill_is_not_silence),

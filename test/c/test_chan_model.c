@@ -104,7 +104,9 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
     if (p[i] != sim_byte(key, sub, m->got[sub] + i)) CHECK(false, "a byte is wrong or not in its place");
   m->got[sub] += n;
   m->untaken[sub] += n;
-  CHECK(m->untaken[sub] <= AL_WINDOW_DEFAULT, "more than the window");
+  bool keeps_up = m->got[sub] - m->untaken[sub] >= AL_WINDOW_DEFAULT / 2;
+  CHECK(m->untaken[sub] <= (keeps_up ? AL_WINDOW_GROWN : AL_WINDOW_DEFAULT), "more than the window");
+  CHECK(chan->grown <= AL_GROWN_MAX, "too many large windows");
   sums.bytes += n;
   if (m->eager) {
     m->untaken[sub] = 0;
