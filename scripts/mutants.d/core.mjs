@@ -40,7 +40,7 @@ export default [
     to: `if (s->reaped && al_cancel_over(s))` },
   // Commands.
   { name: "the result does not wait for lines", file: "src/exec.c", test: "c:test_exec",
-    from: `if (e->out[i].keep == AL_KEEP_LINES && e->out[i].handed > 0) return;`, to: `;` },
+    from: `if (e->out[i].keep != AL_KEEP_LINES || e->out[i].handed == 0) continue;`, to: `continue;` },
   { name: "close twice", file: "src/exec.c", test: "c:test_exec", from: `if (!e->ended || e->settling) return;`, to: `if (!e->ended) return;` },
   { name: "no common limit of output", file: "src/exec.c", test: "c:test_exec_end",
     from: `} else if (!e->cancelled && !al__out_within_budget(e)) {`,

@@ -33,9 +33,32 @@ export default [
     from: `if (o->keep == AL_KEEP_WHOLE && o->whole.len > 0)`, to: `if (o->keep == AL_KEEP_TAIL && o->whole.len > 0)` },
   { name: "a cancelled command keeps its share of memory", file: "src/exec.c", test: "c:test_exec_cancel",
     from: `  for (int i = 0; i < 2; i++) al__out_only_tail(&e->out[i]);
-  al__out_within_budget(e);
-  al_buf_deinit`, to: `  for (int i = 0; i < 2; i++) al__out_only_tail(&e->out[i]);
-  al_buf_deinit` },
+  al__out_within_budget(e);`, to: `  for (int i = 0; i < 2; i++) al__out_only_tail(&e->out[i]);` },
+  // How stdin is sent, and how much of everything may be on its way.
+  { name: "what is sent may change under the write", file: "src/queue.c", test: "c:test_queue",
+    from: `  if (--b->holders > 0) return;
+  al_free(b->own);`, to: `  if (b->own) memset(b->own, 0, 1);
+  if (--b->holders > 0) return;
+  al_free(b->own);` },
+  { name: "a queue gives its second piece first", file: "src/queue.c", test: "c:test_queue",
+    from: `  if (q->last) q->last->next = b;`, to: `  if (q->last && b->len == 777) b->next = q->first, q->first = b, b = q->last;
+  else if (q->last) q->last->next = b;` },
+  { name: "a cancelled command's stdin ends in the middle", file: "src/chan_stream.c", test: "c:test_chan_flow",
+    from: `  al__stream_deaf(s);
+  if (!s->cancel_due`, to: `  al_queue_deinit(&s->q);
+  if (!s->cancel_due` },
+  { name: "every window is large", file: "src/chan_stream.c", test: "c:test_chan_flow",
+    from: `if (sub->grown || s->c->grown >= AL_GROWN_MAX) return;`, to: `if (sub->grown) return;` },
+  { name: "a large window stays with its stream", file: "src/chan_stream.c", test: "c:test_chan_flow",
+    from: `c->grown -= s->sub[sub].grown;`, to: `c->grown -= s->sub[sub].grown && c->grown > 16;` },
+  { name: "a slow channel is filled like a fast one", file: "src/agent/io.c", test: "c:test_agent",
+    from: `if (ns > SLOW_NS) pacing =`, to: `if (ns > SLOW_NS && pacing > AL_PACING_MAX) pacing =` },
+  { name: "a fast channel is filled like a slow one", file: "src/agent/io.c", test: "c:test_agent",
+    from: `else if (ns < SLOW_NS / 2 &&`, to: `else if (ns == 0 &&` },
+  { name: "a calm output is never looked at again", file: "src/agent/main.c", test: "c:test_agent",
+    from: `if (s->calm_ns[sub] <= now || s->reaped) s->calm_ns[sub] = 0;`, to: `if (s->reaped) s->calm_ns[sub] = 0;` },
+  { name: "the last lines are taken and nobody says so", file: "src/engine.c", test: "ts:exec", only: "are exact",
+    from: `if (a) a->hurry = true;`, to: `` },
   // In the TypeScript face.
   { name: "stdin that fails is taken for its end", file: "lib/stdin.ts", test: "ts:exec", only: "that fails ends the command",
     from: `else if (this.#failed !== undefined) throw this.#failed.error;`, to: `else if (this.#failed !== undefined) return;` },

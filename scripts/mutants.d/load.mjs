@@ -18,8 +18,8 @@ export default [
     from: `for (int i = 0; i < AL_SUBS; i++) al_stream_close_fd(s, i);`,
     to: `if (s->id % 1000 == 7) s->fd[0] = -1 - dup(0); for (int i = 0; i < AL_SUBS; i++) al_stream_close_fd(s, i);` },
   { name: "a command's memory stays", file: "src/exec.c", ...held,
-    from: `  al_buf_deinit(&e->input);
-  al_free(e);`, to: `  al_buf_deinit(&e->input);` },
+    from: `  al__out_within_budget(e);
+  al_free(e);`, to: `  al__out_within_budget(e);` },
   { name: "answered requests are kept", file: "lib/engine.ts", ...held,
     from: `this.#pending.delete(event.id);
         pending.resolve(event.value ?? null);`, to: `pending.resolve(event.value ?? null);` },

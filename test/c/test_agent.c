@@ -289,6 +289,44 @@ test_output_never_exceeds_credit(void **state) {
   peer_stop(&p);
 }
 
+/* Bytes that come until the agent stops for want of an acknowledgement, which is then given `ms` later. */
+static size_t
+burst(peer_t *p, int ms) {
+  al_frame_t f;
+  uint64_t before = p->acked;
+  while (peer_next(p, &f, 100) == 1) assert_int_not_equal(f.type, AL_F_EXIT);
+  usleep((unsigned) ms * 1000);
+  p->acked = p->received;
+  peer_send64(p, AL_F_ACK, p->received);
+  return p->received - before;
+}
+
+static void
+test_output_follows_the_channel(void **state) {
+  (void) state;
+  peer_t p;
+  al_frame_t f;
+  size_t slow = 0, fast = 0;
+  peer_start(&p);
+  peer_hello(&p);
+  p.no_ack = true;
+  uint32_t id = peer_exec(&p, 0, "head -c 30000000 /dev/zero");
+  for (int i = 0; i < 8; i++) slow = burst(&p, 0); /* it has waited long by then */
+  assert_true(slow <= 81920 && slow > 65536);
+  p.no_ack = false;
+  for (size_t n = 0; n < 20000000;) {
+    assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
+    if (f.type == AL_F_DATA && f.stream == id) n += f.len;
+  }
+  p.no_ack = true;
+  fast = burst(&p, 0);
+  assert_true(fast <= AL_PACING_MAX && fast > AL_PACING_DEFAULT);
+  p.no_ack = false;
+  do assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
+  while (f.type != AL_F_EXIT);
+  peer_stop(&p);
+}
+
 static void
 test_output_never_exceeds_pacing(void **state) {
   (void) state;
@@ -460,6 +498,7 @@ main(void) {
     cmocka_unit_test(test_stdin_five_megabytes_through_cat),
     cmocka_unit_test(test_stdin_reader_gone_bytes_are_credited),
     cmocka_unit_test(test_output_never_exceeds_credit),
+    cmocka_unit_test(test_output_follows_the_channel),
     cmocka_unit_test(test_output_never_exceeds_pacing),
     cmocka_unit_test(test_signals_reach_the_group),
     cmocka_unit_test(test_background_holder_is_cut_off_after_the_grace),

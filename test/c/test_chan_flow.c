@@ -77,6 +77,30 @@ test_chan_stdin_keeps_to_its_credit(void **state) {
   rig_end(&r);
 }
 
+/* Half of an input with an end behind it could mean anything to the command. */
+static void
+test_chan_cancel_drops_stdin_and_its_end(void **state) {
+  (void) state;
+  rig_t r;
+  al_frame_t f;
+  user_t u;
+  static char block[400000];
+  size_t in = 0;
+  peer_ready(&r, NULL);
+  open_exec(&r, &u, true);
+  expect(&r, &f, AL_F_EXEC);
+  assert_int_equal(al_stream_write(u.s, block, sizeof block), sizeof block);
+  al_stream_end(u.s);
+  while (next(&r, &f, 50)) in += f.type == AL_F_DATA ? f.len : 0;
+  al_stream_cancel(u.s, 100);
+  assert_int_equal(al_stream_write(u.s, block, 1), 0);
+  put64(&r, AL_F_ACK, got.counted);
+  expect(&r, &f, AL_F_CANCEL);
+  assert_false(next(&r, &f, 50));
+  assert_true(in > 0 && in < sizeof block);
+  rig_end(&r);
+}
+
 static void
 test_chan_credits_what_was_consumed(void **state) {
   (void) state;
@@ -246,6 +270,7 @@ main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_chan_sends_no_more_than_pacing_allows),
     cmocka_unit_test(test_chan_stdin_keeps_to_its_credit),
+    cmocka_unit_test(test_chan_cancel_drops_stdin_and_its_end),
     cmocka_unit_test(test_chan_credits_what_was_consumed),
     cmocka_unit_test(test_chan_few_windows_are_large),
     cmocka_unit_test(test_chan_guest_that_does_not_read_is_given_up),
