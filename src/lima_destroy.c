@@ -24,12 +24,13 @@
 
 #define SWEEP_MS 5000
 #define SWEEP_PAUSE_MS 5
+#define NAMELESS_MS 500 /* who has no command line for longer wants none */
 
 typedef struct destroy_s {
   al__lima_op_t op;
   al_proc_t proc;
   uv_timer_t timer;
-  uint64_t sweep_end;
+  uint64_t sweep_end, sweep_start;
   char name[AL_NAME_LEN + 1];
   char dir[AL_HOME_MAX + AL_NAME_LEN + 2];
   bool whole;      /* lima.yaml is there: limactl can delete it */
@@ -132,7 +133,8 @@ sweep(al_job_t *job) {
       &d->op.err, code_of(rc), "the processes of this user could not be listed: %s", strerror(-rc));
   for (size_t i = 0; i < d->procs.count; i++) (void) al_plat_ident_kill(&d->procs.list[i].id, SIGKILL);
   /* A process that was just being started escapes a scan, but not the one after the scan that found nothing. */
-  d->clean = d->procs.count == 0 && !d->killed_any;
+  bool nameless = d->procs.nameless > 0 && al_plat_mono_ms() < d->sweep_start + NAMELESS_MS;
+  d->clean = d->procs.count == 0 && !d->killed_any && !nameless;
   d->killed_any = d->procs.count > 0;
   return 0;
 }
@@ -246,13 +248,14 @@ swept(al_job_t *job, int status) {
   destroy_t *d = (destroy_t *) job;
   if (status) end(d, status);
   else if (d->clean || uv_now(d->op.l->loop) >= d->sweep_end) al_worker_post(d->op.l->io, job, prove, proven);
-  else uv_timer_start(&d->timer, sweep_again, d->procs.count ? SWEEP_PAUSE_MS : 0, 0);
+  else uv_timer_start(&d->timer, sweep_again, d->procs.count + d->procs.nameless ? SWEEP_PAUSE_MS : 0, 0);
 }
 
 static void
 begin_sweep(destroy_t *d) {
   uv_update_time(d->op.l->loop);
   d->sweep_end = uv_now(d->op.l->loop) + SWEEP_MS;
+  d->sweep_start = al_plat_mono_ms();
   al_worker_post(d->op.l->io, &d->op.job, sweep, swept);
 }
 

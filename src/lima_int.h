@@ -99,6 +99,7 @@ typedef struct al__lima_proc_s {
 typedef struct al__lima_procs_s {
   al__lima_proc_t list[AL__LIMA_PROCS_MAX];
   size_t count;
+  size_t nameless; /* processes of this user that are between two programs: nobody can say yet whose they are */
 } al__lima_procs_t;
 
 const char *

@@ -99,6 +99,8 @@ typedef struct scan_s {
 static int
 on_process(void *data, const al_ident_t *id, const char *cmdline, size_t len) {
   scan_t *s = data;
+  /* While exec puts the new program in place, the command line is empty for a moment. */
+  if (len == 0 && id->exe[0]) s->procs->nameless++;
   al__lima_kind_t kind = al__lima_classify(s->dir, s->name, cmdline, len);
   if (kind == AL__PROC_NONE || s->procs->count == AL__LIMA_PROCS_MAX) return 0;
   s->procs->list[s->procs->count++] = (al__lima_proc_t) {.id = *id, .kind = kind};
@@ -107,7 +109,7 @@ on_process(void *data, const al_ident_t *id, const char *cmdline, size_t len) {
 
 int
 al__lima_scan(const char *dir, const char *name, al__lima_procs_t *out) {
-  out->count = 0;
+  out->count = out->nameless = 0;
   scan_t s = {.dir = dir, .name = name, .procs = out};
   return al_plat_each_process(on_process, &s);
 }

@@ -260,7 +260,7 @@ async function hostagent(name) {
   await line("hostagent.port", name, () => event(name, { sshLocalPort: port }));
   // The ssh master that outlives `delete -f`.
   await line("hostagent.master", name, () =>
-    spawn("/bin/bash", ["-c", `exec -a "ssh: $0/ssh.sock [mux]" sleep 90`, dir], { detached: true, stdio: "ignore" }).unref(),
+    spawn("/bin/sleep", ["90"], { argv0: `ssh: ${dir}/ssh.sock [mux]`, detached: true, stdio: "ignore" }).unref(),
   );
   await sleep(200);
   await line("hostagent.running", name, () => event(name, { running: true, sshLocalPort: port }));
