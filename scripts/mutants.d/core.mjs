@@ -41,6 +41,8 @@ export default [
   // Commands.
   { name: "the result does not wait for lines", file: "src/exec.c", test: "c:test_exec",
     from: `if (e->out[i].keep != AL_KEEP_LINES || e->out[i].handed == 0) continue;`, to: `continue;` },
+  { name: "who is between two programs is overlooked", file: "src/lima_procs.c", test: "c:test_lima_life",
+    from: `if (len == 0 && id->exe[0]) s->procs->nameless++;`, to: `` },
   { name: "close twice", file: "src/exec.c", test: "c:test_exec", from: `if (!e->ended || e->settling) return;`, to: `if (!e->ended) return;` },
   { name: "no common limit of output", file: "src/exec.c", test: "c:test_exec_end",
     from: `} else if (!e->cancelled && !al__out_within_budget(e)) {`,

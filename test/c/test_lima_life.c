@@ -3,6 +3,9 @@
 #include "lima_fixture.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <sys/socket.h>
 
 /* ---- stand-ins for processes of the lane ---- */
@@ -163,6 +166,51 @@ test_destroy_kills_what_limactl_left(void **state) {
   for (int i = 0; i < 4; i++) assert_false(runs(left[i]));
   assert_true(runs(stranger));
   al_test_kill(stranger);
+}
+
+/* As the kernel shows a process in the midst of an exec. False where this user or this system cannot do it. */
+static bool
+clear_command_line(void) {
+#ifdef __linux__
+  char *text = NULL;
+  size_t len = 0;
+  if (al_plat_read_file(AT_FDCWD, "/proc/self/stat", 4096, &text, &len) != 0) return false;
+  char *p = strrchr(text, ')');
+  for (int field = 2; p && field < 48; field++) p = strchr(p + 1, ' ');
+  unsigned long start = p ? strtoul(p, NULL, 10) : 0;
+  al_free(text);
+  return start && prctl(PR_SET_MM, PR_SET_MM_ARG_END, start, 0, 0) == 0;
+#else
+  return false;
+#endif
+}
+
+static void
+test_destroy_waits_for_who_is_between_two_programs(void **state) {
+  (void) state;
+  int ready[2];
+  char said = 0, title[AL_HOME_MAX + 80];
+  build();
+  snprintf(title, sizeof title, "ssh: %s [mux]", lane("ssh.sock"));
+  assert_int_equal(pipe(ready), 0);
+  pid_t pid = al_test_fork();
+  if (pid == 0) {
+    bool cleared = clear_command_line();
+    if (write(ready[1], cleared ? "y" : "n", 1) != 1 || !cleared) _exit(0);
+    usleep(200000);
+    execl("/bin/sleep", title, "300", (char *) NULL);
+    _exit(127);
+  }
+  assert_int_equal(read(ready[0], &said, 1), 1);
+  close(ready[0]);
+  close(ready[1]);
+  if (said == 'y') {
+    destroyed();
+    assert_false(runs(pid));
+  } else {
+    al_test_kill(pid);
+    skip();
+  }
 }
 
 static void
@@ -429,6 +477,7 @@ main(void) {
     T(test_destroy_is_idempotent),
     T(test_destroy_spares_a_recycled_pid),
     T(test_destroy_kills_what_limactl_left),
+    T(test_destroy_waits_for_who_is_between_two_programs),
     T(test_destroy_half_made_directories),
     T(test_destroy_when_limactl_hangs_fails_or_is_gone),
     T(test_destroy_refuses_what_is_not_ours),
