@@ -174,12 +174,15 @@ clear_command_line(void) {
 #ifdef __linux__
   char *text = NULL;
   size_t len = 0;
+  uint64_t n[52] = {0};
   if (al_plat_read_file(AT_FDCWD, "/proc/self/stat", 4096, &text, &len) != 0) return false;
   char *p = strrchr(text, ')');
-  for (int field = 2; p && field < 48; field++) p = strchr(p + 1, ' ');
-  unsigned long start = p ? strtoul(p, NULL, 10) : 0;
+  for (int field = 3; p && field < 52 && (p = strchr(p, ' ')); field++) n[field] = strtoull(++p, NULL, 10);
   al_free(text);
-  return start && prctl(PR_SET_MM, PR_SET_MM_ARG_END, start, 0, 0) == 0;
+  struct prctl_mm_map map = {.start_code = n[26], .end_code = n[27], .start_stack = n[28], .start_data = n[45],
+    .end_data = n[46], .start_brk = n[47], .brk = (uint64_t) (uintptr_t) sbrk(0), .arg_start = n[48],
+    .arg_end = n[48], .env_start = n[50], .env_end = n[51], .exe_fd = (uint32_t) -1};
+  return p && prctl(PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0) == 0;
 #else
   return false;
 #endif
