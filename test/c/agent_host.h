@@ -225,7 +225,7 @@ peer_wait(peer_t *p) {
   al_frame_t f;
   int status = 0;
   uint64_t deadline = peer_now_ms() + PEER_WAIT_MS;
-  while (p->fd >= 0 && peer_next(p, &f, 5000) > 0 && peer_now_ms() < deadline) continue;
+  while (p->fd >= 0 && peer_next(p, &f, PEER_WAIT_MS) > 0 && peer_now_ms() < deadline) continue;
   if (p->fd >= 0) close(p->fd);
   p->fd = -1;
   while (waitpid(p->pid, &status, WNOHANG) == 0) {
