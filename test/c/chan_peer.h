@@ -139,7 +139,7 @@ next(rig_t *r, al_frame_t *f, int ms) {
 
 static inline void
 expect(rig_t *r, al_frame_t *f, uint8_t type) {
-  if (!next(r, f, 2000)) fail_msg("no %s came", al_frame_name(type));
+  if (!next(r, f, AL_TEST_PATIENCE_MS)) fail_msg("no %s came", al_frame_name(type));
   if (f->type != type) fail_msg("expected %s, got %s", al_frame_name(type), al_frame_name(f->type));
 }
 

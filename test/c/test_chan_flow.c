@@ -154,7 +154,7 @@ test_chan_few_windows_are_large(void **state) {
     users[id - 1].consume = true;
     if (id == 18) put(&r, 1, AL_F_RESET, 0, NULL, 0); /* one of the large ones is over */
     for (int i = 0; i < 2; i++) put(&r, id, AL_F_DATA, 1, block, sizeof block);
-    do assert_true(next(&r, &f, 1000));
+    do assert_true(next(&r, &f, AL_TEST_PATIENCE_MS));
     while (f.type == AL_F_ACK);
     assert_int_equal(f.type, AL_F_CREDIT);
     assert_int_equal(al_get32(f.payload), id == 17 ? 131072 : 131072 + AL_WINDOW_DEFAULT);

@@ -33,7 +33,7 @@ test_time_own_standstill_is_not_the_guests_silence(void **state) {
     stand_still(1500);
     rig_idle(&r, 20);
     assert_false(r.closed);
-    do assert_true(next(&r, &f, 900)); /* the ping may have gone out before */
+    do assert_true(next(&r, &f, AL_TEST_PATIENCE_MS)); /* the ping may have gone out before */
     while (f.type != AL_F_PING);
     assert_false(r.closed);
     put(&r, 0, AL_F_PONG, 0, f.payload, 8);
