@@ -16,12 +16,13 @@ runs(pid_t pid) {
   return waitpid(pid, &status, WNOHANG) == 0;
 }
 
-/* A process whose command line is that of the lane's hostagent, and so on. */
+/* A process whose command line is that of the lane's hostagent, and so on. It never forks: its child would have the same
+ * command line for a moment. */
 static pid_t
 pretend(const char *a1, const char *a2, const char *a3, const char *a4) {
   pid_t pid = al_test_fork();
   if (pid == 0) {
-    execl("/bin/sh", "/usr/bin/limactl", "-c", "while :; do sleep 1; done", a1, a2, a3, a4, (char *) NULL);
+    execl("/bin/sh", "/usr/bin/limactl", "-c", "kill -STOP $$", a1, a2, a3, a4, (char *) NULL);
     _exit(127);
   }
   assert_true(pid > 0);
