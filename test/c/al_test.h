@@ -160,7 +160,7 @@ al_test_dir_drop(char *slot) {
 
   int rc = fd < 0 ? -errno : al_plat_remove_tree(fd, strrchr(slot, '/') + 1);
   if (fd >= 0) close(fd);
-  slot[0] = 0;
+  if (rc != -ENOTEMPTY) slot[0] = 0;
   return rc;
 }
 
