@@ -215,7 +215,7 @@ read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
 /* Without a copy: the request is over when the command has started. */
 static void
 take_input(al_val_t *params, al_exec_opts_t *o) {
-  al_val_t *input = (al_val_t *) (uintptr_t) al_val_get(params, "stdin");
+  al_val_t *input = al_val_at(params, "stdin");
   if (input) o->input = al_val_take_text(input, &o->input_len);
 }
 
@@ -270,7 +270,7 @@ al_do_write(al_engine_t *e, al_request_t *r) {
   if (!op) return;
   al_err_t err = { 0 };
   bool end;
-  al_val_t *data = (al_val_t *) (uintptr_t) al_val_get(r->params, "data"); /* its bytes go into the queue */
+  al_val_t *data = al_val_at(r->params, "data"); /* its bytes go into the queue */
   int64_t queued = 0;
   int rc = al_val_get_bool(r->params, "end", false, &end, &err);
   if (!rc && op->kind != AL_OP_EXEC) rc = al_err_set(&err, AL_EBAD_OPTION, "write: a copy takes no input");

@@ -61,8 +61,8 @@ al__transport_run(al_transport_t *t, const al_proc_opts_t *opts, const char *fir
   const char *marker, uint64_t deadline_ms);
 /* The same with a `limactl shell NAME` that runs `script` (constant but for our own numbers and tokens) as root. */
 int
-al__transport_login(al_transport_t *t, al_lima_t *l, const char *name, const char *script, const char *input, size_t len,
-  const char *marker, uint64_t ms);
+al__transport_login(al_transport_t *t, al_lima_t *l, const char *name, const char *script, const char *input,
+  size_t len, const char *marker, uint64_t ms);
 /* The same on a connected socket (taken, also on failure); `deadline` is t->end. */
 int
 al__transport_socket(al_transport_t *t, int fd, const char *first, size_t first_len, const char *marker);

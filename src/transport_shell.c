@@ -36,8 +36,8 @@ load(al_job_t *job) {
 }
 
 int
-al__transport_login(al_transport_t *t, al_lima_t *l, const char *name, const char *script, const char *input, size_t len,
-  const char *marker, uint64_t ms) {
+al__transport_login(al_transport_t *t, al_lima_t *l, const char *name, const char *script, const char *input,
+  size_t len, const char *marker, uint64_t ms) {
   const char *const argv[] = {
     l->limactl, "--tty=false", "shell", "--workdir", "/", name, "sudo", "-n", "/bin/sh", "-c", script, NULL};
   char **env = al__lima_env(l, NULL);
@@ -59,10 +59,10 @@ start(al_transport_t *t) {
   shell_t *s = (shell_t *) t;
   uint64_t now = uv_now(t->loop);
   char script[512], marker[64];
-  al_lima_t *l = s->l;
+  uint64_t ms = s->end > now ? s->end - now : 1;
   snprintf(script, sizeof script, BOOTSTRAP, s->agent.len, AL__MARKER, s->agent.token);
   snprintf(marker, sizeof marker, "\n%s%s\n", AL__MARKER, s->agent.token);
-  return al__transport_login(t, l, s->name, script, s->agent.bytes, s->agent.len, marker, s->end > now ? s->end - now : 1);
+  return al__transport_login(t, s->l, s->name, script, s->agent.bytes, s->agent.len, marker, ms);
 }
 
 static void

@@ -184,11 +184,16 @@ al_val_free(al_val_t *v) {
   }
 }
 
-const al_val_t *
-al_val_get(const al_val_t *map, const char *key) {
+al_val_t *
+al_val_at(al_val_t *map, const char *key) {
   if (!map || map->kind != AL_MAP) return NULL;
   size_t at = find(map, key);
   return at == map->len || map->items[at]->kind == AL_NULL ? NULL : map->items[at];
+}
+
+const al_val_t *
+al_val_get(const al_val_t *map, const char *key) {
+  return al_val_at((al_val_t *) (uintptr_t) map, key);
 }
 
 char *

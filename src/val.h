@@ -52,6 +52,8 @@ al_val_add(al_val_t *list, al_val_t *v);
 void
 al_val_free(al_val_t *v);
 
+al_val_t *
+al_val_at(al_val_t *map, const char *key); /* the same as al_val_get, for who takes something out of it */
 char *
 al_val_take_text(al_val_t *v, size_t *len); /* of AL_TEXT or AL_BYTES: now the caller's (al_free); v has none then */
 

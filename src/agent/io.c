@@ -111,7 +111,7 @@ al_io_data_room(void) {
   return room > AL_CHUNK ? AL_CHUNK : (uint32_t) room;
 }
 
-/* Slower down at once, faster again in steps: a busy moment of the host is no slow channel. */
+/* A step each time: one busy moment of the host is no slow channel. */
 static void
 pace(uint64_t ns) {
   if (ns > SLOW_NS) pacing = pacing > PACING_LEAST + PACING_STEP ? pacing - PACING_STEP : PACING_LEAST;
@@ -141,17 +141,17 @@ void
 al_io_init(bool port) {
   is_port = port;
   int size = FRAMED_PLACES * (int) sysconf(_SC_PAGESIZE);
-  if (pipe2(held, O_CLOEXEC | O_NONBLOCK) != 0) held[0] = -1;
-  if (held[0] < 0 || (pipe2(framed, O_CLOEXEC | O_NONBLOCK) == 0 && fcntl(framed[0], F_SETPIPE_SZ, size) >= size))
-    return;
-  close(held[0]);
-  close(held[1]);
+  if (pipe2(framed, O_CLOEXEC | O_NONBLOCK) != 0) return;
+  if (fcntl(framed[0], F_SETPIPE_SZ, size) >= size && pipe2(held, O_CLOEXEC | O_NONBLOCK) == 0) return;
   held[0] = -1;
+  close(framed[0]);
+  close(framed[1]);
 }
 
 /* The header must say how many bytes follow, and whoever has opened the command's pipe anew may take some of them away
  * from us; so they go through a pipe of our own, and from there behind their header into another. So both go at once,
- * sixteen pages being what the kernel sends in one piece, and the host is woken once. What does not go out of that at once is copied, and waits where all frames wait. */
+ * sixteen pages being what the kernel sends in one piece, and the host is woken once. What does not go out of that at
+ * once is copied, and waits where all frames wait. */
 uint32_t
 al_io_splice(uint32_t stream, uint8_t flags, int pipe, uint32_t most) {
   int waiting = 0;
@@ -165,7 +165,7 @@ al_io_splice(uint32_t stream, uint8_t flags, int pipe, uint32_t most) {
   out_total += left;
   if (write(framed[1], header, sizeof(header)) != sizeof(header) ||
       splice(held[0], NULL, framed[1], NULL, n, SPLICE_F_NONBLOCK | SPLICE_F_MOVE) != moved)
-    al_stop_eof(0); /* it was empty, and is as large as the other */
+    al_stop_eof(0); /* it was empty, and has more places than the other */
   while (left > 0 && (moved = splice(framed[0], NULL, 1, NULL, left, SPLICE_F_NONBLOCK | SPLICE_F_MOVE)) > 0)
     left -= (uint32_t) moved; /* a broken channel is found when the rest is written */
   out_off = 0;

@@ -176,19 +176,15 @@ collect(uint64_t now, uint64_t *timeout_ns) {
   return n;
 }
 
-/* Whether time matters: somebody holds the pipes of an ended command, or a tree is being ended. */
+/* Whether time matters: somebody holds the pipes of an ended command, a tree is being ended, or an output is left
+ * alone for a moment. */
 static bool
 any_timed(void) {
-  for (size_t i = 0; i < al_agent.slots_high; i++)
-    if (al_agent.slots[i].state == AL_SLOT_RUN && (al_agent.slots[i].reaped || al_agent.slots[i].kill_ns != 0))
-      return true;
-  return false;
-}
-
-static bool
-any_calm(void) {
-  for (size_t i = 0; i < al_agent.slots_high; i++)
-    if (al_agent.slots[i].calm_ns[AL_SUB_STDOUT] | al_agent.slots[i].calm_ns[AL_SUB_STDERR]) return true;
+  for (size_t i = 0; i < al_agent.slots_high; i++) {
+    const al_slot_t *s = &al_agent.slots[i];
+    bool calm = s->calm_ns[AL_SUB_STDOUT] || s->calm_ns[AL_SUB_STDERR];
+    if (s->state == AL_SLOT_RUN && (s->reaped || s->kill_ns != 0 || calm)) return true;
+  }
   return false;
 }
 
@@ -210,7 +206,7 @@ handle(size_t n) {
 
 static void
 turn(const sigset_t *mask) {
-  uint64_t wait_ns, now = any_timed() || any_calm() ? al_main_now() : 0;
+  uint64_t wait_ns, now = any_timed() ? al_main_now() : 0;
   size_t n = collect(now, &wait_ns);
   struct timespec t = {.tv_sec = (time_t) (wait_ns / 1000000000u), .tv_nsec = (long) (wait_ns % 1000000000u)};
   int got = ppoll(polls, n, wait_ns == UINT64_MAX ? NULL : &t, mask);

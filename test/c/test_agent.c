@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lane agent as a local process: handshake, commands, their pipes, ends and flow control. */
+/* The lane agent as a local process: handshake, commands and their ends. */
 #include "agent_host.h"
 
 static void
@@ -193,162 +193,6 @@ test_exec_large_and_interleaved_requests(void **state) {
   peer_stop(&p);
 }
 
-/* 5 MB in and out with both windows and the pacing kept. */
-static void
-test_stdin_five_megabytes_through_cat(void **state) {
-  (void) state;
-  peer_t p;
-  result_t r = {0};
-  const size_t total = 5000000;
-  peer_start(&p);
-  peer_hello(&p);
-  uint8_t *in = malloc(total);
-  assert_non_null(in);
-  for (size_t i = 0; i < total; i++) in[i] = (uint8_t) (i * 2654435761u >> 13);
-  uint32_t id = peer_exec(&p, AL_EXEC_STDIN, "cat");
-  size_t at = 0;
-  bool ended = false;
-  while (!r.exited) {
-    size_t window = AL_WINDOW_DEFAULT + r.credited - at, n = total - at;
-    uint64_t unacked = p.sent - p.sent_acked;
-    if (n > 50000) n = 50000;
-    if (n > window) n = window;
-    if (n > 0 && unacked + AL_FRAME_HEADER + n <= AL_PACING_DEFAULT) {
-      peer_send(&p, id, AL_F_DATA, AL_SUB_STDIN, in + at, n);
-      at += n;
-      continue;
-    }
-    if (at == total && !ended) peer_send(&p, id, AL_F_END, AL_SUB_STDIN, NULL, 0), ended = true;
-    al_frame_t f;
-    assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-    if (f.stream == id) peer_take(&f, &r);
-    assert_true(r.credited <= at);
-  }
-  assert_int_equal(r.out_len, total);
-  assert_memory_equal(r.out, in, total);
-  free(in);
-  free(r.out);
-  peer_stop(&p);
-}
-
-static void
-test_stdin_reader_gone_bytes_are_credited(void **state) {
-  (void) state;
-  peer_t p;
-  al_frame_t f;
-  result_t r = {0};
-  static uint8_t block[65536];
-  peer_start(&p);
-  peer_hello(&p);
-  uint32_t id = peer_exec(&p, AL_EXEC_STDIN, "exec <&-; echo closed; sleep 1");
-  while (r.out_len == 0) {
-    assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-    peer_take(&f, &r);
-  }
-  for (uint64_t at = 0; at < 1000000;) {
-    if (at + sizeof(block) <= AL_WINDOW_DEFAULT + r.credited) {
-      peer_send(&p, id, AL_F_DATA, AL_SUB_STDIN, block, sizeof(block));
-      at += sizeof(block);
-    } else {
-      assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-      if (f.stream == id) peer_take(&f, &r);
-      assert_false(r.exited);
-    }
-  }
-  while (!r.exited) {
-    assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-    if (f.stream == id) peer_take(&f, &r);
-  }
-  assert_true(r.credited == 16 * sizeof(block)); /* every byte, taken or not */
-  assert_true(r.ended[AL_SUB_STDIN]); /* said once, so that the host may stop */
-  assert_int_equal(r.value, 0);
-  free(r.out);
-  peer_stop(&p);
-}
-
-static void
-test_output_never_exceeds_credit(void **state) {
-  (void) state;
-  peer_t p;
-  result_t r;
-  peer_start(&p);
-  peer_hello(&p);
-  p.no_credit = true;
-  uint32_t id = peer_exec(&p, 0, "head -c 300001 /dev/zero");
-  assert_int_equal(peer_data(&p, id, AL_WINDOW_DEFAULT), AL_WINDOW_DEFAULT);
-  peer_ping(&p);
-  peer_send32(&p, id, AL_F_CREDIT, 1, 1);
-  assert_int_equal(peer_data(&p, id, 1), 1);
-  peer_expect(&p, peer_exec(&p, 0, "echo other"), AL_EXIT_CODE, 0, "other\n"); /* a stalled stream stops nobody else */
-  usleep(2500000); /* longer than the grace: the bytes wait for credit, so they must not be lost */
-  p.no_credit = false;
-  peer_send32(&p, id, AL_F_CREDIT, 1, 100000);
-  peer_result(&p, id, &r);
-  assert_int_equal(r.out_len, 300001 - AL_WINDOW_DEFAULT - 1);
-  free(r.out);
-  peer_stop(&p);
-}
-
-/* Bytes that come until the agent stops for want of an acknowledgement, which is then given `ms` later. */
-static size_t
-burst(peer_t *p, int ms) {
-  al_frame_t f;
-  uint64_t before = p->acked;
-  while (peer_next(p, &f, 100) == 1) assert_int_not_equal(f.type, AL_F_EXIT);
-  usleep((unsigned) ms * 1000);
-  p->acked = p->received;
-  peer_send64(p, AL_F_ACK, p->received);
-  return p->received - before;
-}
-
-static void
-test_output_follows_the_channel(void **state) {
-  (void) state;
-  peer_t p;
-  al_frame_t f;
-  size_t slow = 0, fast = 0;
-  peer_start(&p);
-  peer_hello(&p);
-  p.no_ack = true;
-  uint32_t id = peer_exec(&p, 0, "head -c 30000000 /dev/zero");
-  for (int i = 0; i < 8; i++) slow = burst(&p, 0); /* it has waited long by then */
-  assert_true(slow <= 81920 && slow > 65536);
-  p.no_ack = false;
-  for (size_t n = 0; n < 20000000;) {
-    assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-    if (f.type == AL_F_DATA && f.stream == id) n += f.len;
-  }
-  p.no_ack = true;
-  fast = burst(&p, 0);
-  assert_true(fast <= AL_PACING_MAX && fast > AL_PACING_DEFAULT);
-  p.no_ack = false;
-  do assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-  while (f.type != AL_F_EXIT);
-  peer_stop(&p);
-}
-
-static void
-test_output_never_exceeds_pacing(void **state) {
-  (void) state;
-  peer_t p;
-  al_frame_t f;
-  peer_start(&p);
-  peer_hello(&p);
-  p.no_ack = true;
-  uint32_t id = peer_exec(&p, 0, "head -c 1000000 /dev/zero");
-  peer_data(&p, id, 90000);
-  assert_true(p.received <= AL_PACING_DEFAULT);
-  assert_true(p.received > AL_PACING_DEFAULT - 40000);
-  peer_ping(&p); /* also when everything is stalled */
-  p.no_ack = false;
-  peer_send64(&p, AL_F_ACK, p.received);
-  p.acked = p.received;
-  do assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-  while (f.type != AL_F_EXIT);
-  assert_true(p.received > 1000000);
-  peer_stop(&p);
-}
-
 static void
 test_signals_reach_the_group(void **state) {
   (void) state;
@@ -495,11 +339,6 @@ main(void) {
     cmocka_unit_test(test_exec_that_cannot_start_says_why),
     cmocka_unit_test(test_exec_environment_path_and_script),
     cmocka_unit_test(test_exec_large_and_interleaved_requests),
-    cmocka_unit_test(test_stdin_five_megabytes_through_cat),
-    cmocka_unit_test(test_stdin_reader_gone_bytes_are_credited),
-    cmocka_unit_test(test_output_never_exceeds_credit),
-    cmocka_unit_test(test_output_follows_the_channel),
-    cmocka_unit_test(test_output_never_exceeds_pacing),
     cmocka_unit_test(test_signals_reach_the_group),
     cmocka_unit_test(test_background_holder_is_cut_off_after_the_grace),
     cmocka_unit_test(test_late_bytes_restart_the_grace),

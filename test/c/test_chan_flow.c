@@ -46,18 +46,26 @@ test_chan_sends_no_more_than_pacing_allows(void **state) {
   rig_end(&r);
 }
 
+static const char input[400000]; /* more than a window */
+
+/* A command with that much of stdin waiting. */
+static void
+start_fed(rig_t *r, user_t *u) {
+  peer_ready(r, NULL);
+  open_exec(r, u, true);
+  assert_int_equal(al_stream_write(u->s, input, sizeof input), sizeof input);
+}
+
 static void
 test_chan_stdin_keeps_to_its_credit(void **state) {
   (void) state;
   rig_t r;
   al_frame_t f;
   user_t u;
-  static char block[400000];
   size_t in = 0;
-  peer_ready(&r, NULL);
-  open_exec(&r, &u, true);
-  assert_int_equal(al_stream_write(u.s, block, sizeof block), sizeof block);
-  assert_int_equal(al_stream_write(u.s, block, AL_STDIN_QUEUE_MAX), -ENOBUFS);
+  static char too_much[AL_STDIN_QUEUE_MAX];
+  start_fed(&r, &u);
+  assert_int_equal(al_stream_write(u.s, too_much, sizeof too_much), -ENOBUFS);
   while (next(&r, &f, 100)) {
     if (f.type == AL_F_DATA) in += f.len;
     put64(&r, AL_F_ACK, got.counted);
@@ -70,7 +78,7 @@ test_chan_stdin_keeps_to_its_credit(void **state) {
   put32(&r, 1, AL_F_CREDIT, 0, 1000);
   assert_false(next(&r, &f, 50));
   assert_int_equal(u.drains, 1); /* whoever waits for room learns it */
-  assert_int_equal(al_stream_write(u.s, block, 10), 0);
+  assert_int_equal(al_stream_write(u.s, input, 10), 0);
   al_stream_end(u.s);
   assert_false(next(&r, &f, 50));
   assert_alive(&r);
@@ -84,20 +92,16 @@ test_chan_cancel_drops_stdin_and_its_end(void **state) {
   rig_t r;
   al_frame_t f;
   user_t u;
-  static char block[400000];
   size_t in = 0;
-  peer_ready(&r, NULL);
-  open_exec(&r, &u, true);
-  expect(&r, &f, AL_F_EXEC);
-  assert_int_equal(al_stream_write(u.s, block, sizeof block), sizeof block);
+  start_fed(&r, &u);
   al_stream_end(u.s);
   while (next(&r, &f, 50)) in += f.type == AL_F_DATA ? f.len : 0;
   al_stream_cancel(u.s, 100);
-  assert_int_equal(al_stream_write(u.s, block, 1), 0);
+  assert_int_equal(al_stream_write(u.s, input, 1), 0);
   put64(&r, AL_F_ACK, got.counted);
   expect(&r, &f, AL_F_CANCEL);
   assert_false(next(&r, &f, 50));
-  assert_true(in > 0 && in < sizeof block);
+  assert_true(in > 0 && in < sizeof input);
   rig_end(&r);
 }
 
@@ -107,12 +111,12 @@ test_chan_credits_what_was_consumed(void **state) {
   rig_t r;
   al_frame_t f;
   user_t u;
-  static char block[65536];
+  static char part[65536];
   peer_ready(&r, NULL);
   open_exec(&r, &u, false);
   expect(&r, &f, AL_F_EXEC);
   u.consume = false;
-  for (int i = 0; i < 4; i++) put(&r, 1, AL_F_DATA, 1, block, sizeof block); /* the whole window */
+  for (int i = 0; i < 4; i++) put(&r, 1, AL_F_DATA, 1, part, sizeof part); /* the whole window */
   uint64_t acked = 0;
   while (next(&r, &f, 50)) {
     assert_int_equal(f.type, AL_F_ACK); /* read, not consumed: acknowledged and not credited */
@@ -130,10 +134,10 @@ test_chan_credits_what_was_consumed(void **state) {
   al_stream_consumed(u.s, 1, 131072);
   expect(&r, &f, AL_F_CREDIT);
   assert_int_equal(al_get32(f.payload), 131072); /* once only */
-  for (int i = 0; i < 8; i++) put(&r, 1, AL_F_DATA, 1, block, sizeof block); /* exactly what was credited */
+  for (int i = 0; i < 8; i++) put(&r, 1, AL_F_DATA, 1, part, sizeof part); /* exactly what was credited */
   rig_idle(&r, 20);
   assert_false(r.closed);
-  put(&r, 1, AL_F_DATA, 1, block, 1);
+  put(&r, 1, AL_F_DATA, 1, part, 1);
   rig_wait(&r, &r.closed, 1000);
   assert_int_equal(r.why.code, AL_EPROTOCOL_VIOLATION);
   rig_end(&r);
@@ -146,14 +150,14 @@ test_chan_few_windows_are_large(void **state) {
   rig_t r;
   al_frame_t f;
   user_t users[18];
-  static char block[65536];
+  static char part[65536];
   peer_ready(&r, NULL);
   for (uint32_t id = 1; id <= 18; id++) {
     open_exec(&r, &users[id - 1], false);
     expect(&r, &f, AL_F_EXEC);
     users[id - 1].consume = true;
     if (id == 18) put(&r, 1, AL_F_RESET, 0, NULL, 0); /* one of the large ones is over */
-    for (int i = 0; i < 2; i++) put(&r, id, AL_F_DATA, 1, block, sizeof block);
+    for (int i = 0; i < 2; i++) put(&r, id, AL_F_DATA, 1, part, sizeof part);
     do assert_true(next(&r, &f, AL_TEST_PATIENCE_MS));
     while (f.type == AL_F_ACK);
     assert_int_equal(f.type, AL_F_CREDIT);

@@ -59,7 +59,8 @@ describe("terminals of a real guest", { concurrency: false }, () => {
       tmux("send-keys", "-t", "s", "G");
       await shows(/^line 489\n[^]*line 500\n/);
       tmux("resize-window", "-t", "s", "-x", "44", "-y", "7");
-      await shows(/^(line \d+\n){6}text lines /); // less drops keys that come with the signal
+      // Its own repaint, not what tmux has cut off: less drops a key that comes together with the signal.
+      await shows(/^line 489\n(line \d+\n){5}text lines 489-494/);
       tmux("send-keys", "-t", "s", "g");
       await shows(/^line 1\n(line \d+\n){5}text lines 1-6/);
       console.log(`captured:\n${screen()}`);

@@ -42,7 +42,11 @@ function whereabouts(pid: number | undefined): string {
   const options = { encoding: "utf8", timeout: 10_000 } as const;
   const threads = ["-L", "-p", String(pid), "-o", "tid,stat,time,wchan:32,comm"];
   const all = ["ax", "--forest", "-o", "pid,ppid,stat,etime,args"];
-  return [threads, all].map((args) => execFileSync("ps", args, options)).join("\n");
+  try {
+    return [threads, all].map((args) => execFileSync("ps", args, options)).join("\n");
+  } catch (error) {
+    return String(error); // the process must be killed all the same
+  }
 }
 
 export class Stage {
