@@ -41,8 +41,11 @@ export default [
   if (--b->holders > 0) return;
   al_free(b->own);` },
   { name: "a queue gives its second piece first", file: "src/queue.c", test: "c:test_queue",
-    from: `  if (q->last) q->last->next = b;`, to: `  if (q->last && b->len == 777) b->next = q->first, q->first = b, b = q->last;
-  else if (q->last) q->last->next = b;` },
+    from: `  if (q->last) q->last->next = b;`, to: `  if (q->last && b->len % 2) {
+    b->next = q->first, q->first = b, q->len += b->len;
+    return;
+  }
+  if (q->last) q->last->next = b;` },
   { name: "a cancelled command's stdin ends in the middle", file: "src/chan_stream.c", test: "c:test_chan_flow",
     from: `  al__stream_deaf(s);
   if (!s->cancel_due`, to: `  al_queue_deinit(&s->q);

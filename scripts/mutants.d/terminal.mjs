@@ -58,7 +58,7 @@ export default [
     return;
   }` },
   { name: "places without end", file: "src/agent/attach.c", test: "c:test_agent_attach",
-    from: `if (!sent || g.place == AL_ATTACH_MAX) {`, to: `if (!sent) {` },
+    from: `g.place >= AL_ATTACH_MAX; ask(`, to: `g.place > AL_ATTACH_MAX; ask(` },
   { name: "an attached host configures", file: "src/agent/config.c", test: "c:test_agent_attach",
     from: `if (al_agent.attached) al_stop_reject(`, to: `if (al_agent.attached && f->len > 0) al_stop_reject(` },
   { name: "leaving closes the lane", file: "src/lane_life.c", test: "ts:shell", only: "runs a command on pipes",
