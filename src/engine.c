@@ -121,14 +121,25 @@ al_engine_emit(al_engine_t *e, al_event_type_t type, uint32_t id, int sub, al_va
   return 0;
 }
 
+/* The place that leads to the answer of `id`, or the end of its list. Under the lock. */
+static al_answer_t **
+answer_place(al_engine_t *e, uint32_t id) {
+  al_answer_t **at = &e->answers[id % AL_ANSWER_LISTS];
+  while (*at && (*at)->event.id != id) at = &(*at)->next;
+  return at;
+}
+
 /* The event that was allocated with the request. */
 static al_event_t *
 take_answer(al_engine_t *e, uint32_t id) {
   uv_mutex_lock(&e->lock);
-  al_answer_t **at = &e->answers;
-  while (*at && (*at)->event.id != id) at = &(*at)->next;
-  al_answer_t *a = *at;
+  al_answer_t **at = answer_place(e, id), *a = *at;
   if (a) *at = a->next;
+  if (a && a->listed) {
+    al_answer_t **taken = &e->taken;
+    while (*taken != a) taken = &(*taken)->next_taken;
+    *taken = a->next_taken;
+  }
   uv_mutex_unlock(&e->lock);
   AL_ASSERT(a); /* each request is answered once */
   return &a->event;
@@ -192,23 +203,25 @@ dispatch(al_engine_t *e, al_request_t *r) {
   al_engine_fail(e, r->id, &err);
 }
 
-/* What the receiver has consumed since the last time, for every open request. */
+/* What the receivers have consumed since the last time. */
 static void
 give_taken(al_engine_t *e) {
   for (;;) {
     uint32_t id = 0;
-    size_t n = 0;
-    int sub = 0;
+    size_t n[2] = { 0 };
     uv_mutex_lock(&e->lock);
-    for (al_answer_t *a = e->answers; a && !n; a = a->next) {
+    al_answer_t *a = e->taken;
+    if (a) {
+      e->taken = a->next_taken;
+      a->listed = false;
       id = a->event.id;
-      sub = a->taken[0] ? 1 : 2;
-      n = a->taken[sub - 1];
-      a->taken[sub - 1] = 0;
+      memcpy(n, a->taken, sizeof n);
+      memset(a->taken, 0, sizeof a->taken);
     }
     uv_mutex_unlock(&e->lock);
-    if (!n) return;
-    al_calls_taken(e, id, sub, n);
+    if (!a) return;
+    for (int sub = 1; sub <= 2; sub++)
+      if (n[sub - 1]) al_calls_taken(e, id, sub, n[sub - 1]);
   }
 }
 
@@ -256,10 +269,12 @@ engine_free(al_engine_t *e) {
     request_free(r);
     r = next;
   }
-  for (al_answer_t *a = e->answers; a;) {
-    al_answer_t *next = a->next;
-    al_event_free(&a->event);
-    a = next;
+  for (size_t i = 0; i < AL_ANSWER_LISTS; i++) {
+    for (al_answer_t *a = e->answers[i]; a;) {
+      al_answer_t *next = a->next;
+      al_event_free(&a->event);
+      a = next;
+    }
   }
   uv_cond_destroy(&e->ended_cond);
   uv_mutex_destroy(&e->telling);
@@ -363,8 +378,8 @@ al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params) {
   r->params = params;
   snprintf(r->op, sizeof r->op, "%s", op);
   uv_mutex_lock(&e->lock);
-  a->next = e->answers;
-  e->answers = a;
+  a->next = e->answers[id % AL_ANSWER_LISTS];
+  e->answers[id % AL_ANSWER_LISTS] = a;
   *e->inbox_tail = r;
   e->inbox_tail = &r->next;
   uv_mutex_unlock(&e->lock);
@@ -372,20 +387,22 @@ al_engine_post(al_engine_t *e, uint32_t id, const char *op, al_val_t *params) {
   return 0;
 }
 
-static al_answer_t *
-find_answer(al_engine_t *e, uint32_t id) {
-  al_answer_t *a = e->answers;
-  while (a && a->event.id != id) a = a->next;
-  return a;
-}
-
 /* The engine makes credit of it in portions that are larger than this one. */
 void
 al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n) {
   if (sub != 1 && sub != 2) return;
+  bool tell = false;
   uv_mutex_lock(&e->lock);
-  al_answer_t *a = find_answer(e, id);
-  bool tell = a && ((a->taken[sub - 1] += n) >= TAKEN_STEP || a->hurry);
+  al_answer_t *a = *answer_place(e, id);
+  if (a && n) {
+    a->taken[sub - 1] += n;
+    tell = a->taken[sub - 1] >= TAKEN_STEP || a->hurry;
+    if (!a->listed) {
+      a->listed = true;
+      a->next_taken = e->taken;
+      e->taken = a;
+    }
+  }
   uv_mutex_unlock(&e->lock);
   if (tell) uv_async_send(&e->wake);
 }
@@ -393,7 +410,7 @@ al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n) {
 void
 al_engine_hurry(al_engine_t *e, uint32_t id) {
   uv_mutex_lock(&e->lock);
-  al_answer_t *a = find_answer(e, id);
+  al_answer_t *a = *answer_place(e, id);
   bool tell = a && a->taken[0] + a->taken[1] > 0;
   if (a) a->hurry = true;
   uv_mutex_unlock(&e->lock);

@@ -26,8 +26,11 @@ typedef struct al_answer_s {
   al_event_t event; /* first: it is given away */
   size_t taken[2];  /* of sub 1 and 2, not told yet */
   bool hurry;       /* the engine waits for the last of it */
-  struct al_answer_s *next;
+  bool listed;      /* in the engine's list of those with something taken */
+  struct al_answer_s *next, *next_taken;
 } al_answer_t;
+
+#define AL_ANSWER_LISTS 1024u
 
 /* One limactl; lanes keep a pointer to it, so it lives as long as its site. */
 typedef struct al_driver_s {
@@ -65,7 +68,8 @@ struct al_engine_s {
   uv_mutex_t telling;   /* guards muted, and is held while the opts' functions run; taken inside of lock */
   uv_cond_t ended_cond;
   al_request_t *inbox, **inbox_tail;
-  al_answer_t *answers; /* of the open requests, one each */
+  al_answer_t *answers[AL_ANSWER_LISTS]; /* of the open requests, one each, by id: they may be very many */
+  al_answer_t *taken;   /* those whose receiver has consumed something */
   bool stopping, muted, ended, orphaned;
   int lanes_left;
   /* loop thread only */

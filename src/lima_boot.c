@@ -136,7 +136,10 @@ fail_start(al_boot_t *b, const char *how) {
   }
   al__lima_log_message(b->spec.dir, "ha.stderr.log", agent, sizeof agent);
   const char *event = b->event_error;
-  al_err_set(&err, AL_ESTART_FAILED, "%s%s%s%s%s", how, event[0] ? "; Lima's host agent reported: " : "", event,
+  static const char idle[] = "warden: not started: ";
+  bool not_started = strncmp(warden, idle, sizeof idle - 1) == 0;
+  al_err_set(&err, AL_ESTART_FAILED, "%s%s%s%s%s%s%s", how, event[0] ? "; Lima's host agent reported: " : "", event,
+    not_started ? "; the warden did not start QEMU: " : "", not_started ? warden + sizeof idle - 1 : "",
     agent[0] ? "; its log ends with: " : "", agent);
   fail(b, &err);
 }

@@ -37,9 +37,10 @@ al_warden_extra(al_warden_vm_t *vm) {
   return -1;
 }
 
+/* Not for what QEMU was asked for: that is refused. */
 static int
-refuse(int log_fd, const char *why) {
-  al_warden_log(log_fd, "warden: refused: %s", why);
+not_started(int log_fd, const char *why) {
+  al_warden_log(log_fd, "warden: not started: %s", why);
   return 1;
 }
 
@@ -88,13 +89,13 @@ al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd) 
   char *env[] = {"PATH=/usr/bin:/bin", "LC_ALL=C", NULL};
   pid_t parent = getppid();
   int kq = kqueue(), status = 0;
-  if (kq < 0) return refuse(log_fd, "no kqueue");
+  if (kq < 0) return not_started(log_fd, "no kqueue");
   if (parent <= 1 || watch_process(kq, parent) != 0 || getppid() != parent) {
-    return refuse(log_fd, "the hostagent that started this is gone");
+    return not_started(log_fd, "the hostagent that started this is gone");
   }
   if (start_of(policy->owner) != policy->owner_start || watch_process(kq, policy->owner) != 0 ||
       start_of(policy->owner) != policy->owner_start) {
-    return refuse(log_fd, "the owner of this lane is gone");
+    return not_started(log_fd, "the owner of this lane is gone");
   }
   pid_t qemu = fork();
   if (qemu == 0) {
@@ -102,7 +103,7 @@ al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd) 
     execve(vm->argv[0], vm->argv, env);
     _exit(127);
   }
-  if (qemu < 0) return refuse(log_fd, "no process for QEMU");
+  if (qemu < 0) return not_started(log_fd, "no process for QEMU");
   al_warden_log_argv(log_fd, vm, qemu);
   const char *reason = "QEMU ended";
   if (watch_signals(kq) != 0) {

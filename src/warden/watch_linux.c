@@ -184,9 +184,10 @@ finish(const watch_t *w, al_warden_vm_t *vm, int log_fd) {
   return code;
 }
 
+/* Not for what QEMU was asked for: that is refused. */
 static int
-refuse(int log_fd, const char *why) {
-  al_warden_log(log_fd, "warden: refused: %s", why);
+not_started(int log_fd, const char *why) {
+  al_warden_log(log_fd, "warden: not started: %s", why);
   return 1;
 }
 
@@ -199,16 +200,16 @@ al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd) 
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGHUP);
-  if (sigprocmask(SIG_BLOCK, &set, &before) != 0) return refuse(log_fd, "signals cannot be blocked");
+  if (sigprocmask(SIG_BLOCK, &set, &before) != 0) return not_started(log_fd, "signals cannot be blocked");
   w.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (w.signals < 0) return refuse(log_fd, "no signalfd");
+  if (w.signals < 0) return not_started(log_fd, "no signalfd");
   w.hostagent = parent > 1 ? open_pidfd(parent) : -1;
-  if (w.hostagent < 0 || getppid() != parent) return refuse(log_fd, "the hostagent that started this is gone");
+  if (w.hostagent < 0 || getppid() != parent) return not_started(log_fd, "the hostagent that started this is gone");
   w.owner = open_owner(policy);
-  if (w.owner < 0) return refuse(log_fd, "the owner of this lane is gone");
+  if (w.owner < 0) return not_started(log_fd, "the owner of this lane is gone");
   w.qemu_pid = fork();
   if (w.qemu_pid == 0) become_qemu(vm, me, &before);
-  if (w.qemu_pid < 0) return refuse(log_fd, "no process for QEMU");
+  if (w.qemu_pid < 0) return not_started(log_fd, "no process for QEMU");
   for (int i = 0; i < vm->sink_count; i++) close(vm->sinks[i].write_fd);
   al_warden_channel_started(&vm->channel);
   al_warden_log_argv(log_fd, vm, w.qemu_pid);

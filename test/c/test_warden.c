@@ -326,11 +326,11 @@ test_warden_owner_gone_kills_qemu(void **state) {
   assert_non_null(strstr(text, "the owner is gone"));
   assert_int_equal(access(pidfile, F_OK), -1); /* nobody is left whom it could name */
   al_test_kill(owner);
-  expect_refused(&l, "the owner of this lane is gone", "an owner that was gone before");
+  expect_no_qemu(&l, "warden: not started: ", "the owner of this lane is gone", "an owner that was gone before");
   owner = al_test_sleeper();
   snprintf(owner_word, sizeof owner_word, "%ld:%llu", (long) owner, (unsigned long long) start_of(owner) + 1);
   start_line(&l, "none", "kvm");
-  expect_refused(&l, "the owner of this lane is gone", "another process with the owner's pid");
+  expect_no_qemu(&l, "warden: not started: ", "the owner of this lane is gone", "another process with the owner's pid");
 }
 
 static void

@@ -221,13 +221,18 @@ until_gone(pid_t pid) {
 }
 
 AL_TEST_FN void
-expect_refused(const line_t *l, const char *word, const char *what) {
+expect_no_qemu(const line_t *l, const char *how, const char *word, const char *what) {
   char text[2048];
   unlink(in("seen"));
   int rc = run(l, text, sizeof text);
-  if (rc != 1 || strncmp(text, "warden: refused: ", 17) || !strstr(text, word))
+  if (rc != 1 || strncmp(text, how, strlen(how)) || !strstr(text, word))
     fail_msg("%s: status %d, %s (not \"%s\")", what, rc, text, word);
   if (access(in("seen"), F_OK) == 0) fail_msg("%s: QEMU was started", what);
+}
+
+AL_TEST_FN void
+expect_refused(const line_t *l, const char *word, const char *what) {
+  expect_no_qemu(l, "warden: refused: ", word, what);
 }
 
 #endif

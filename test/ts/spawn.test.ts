@@ -117,7 +117,7 @@ describe("lane.spawn", () => {
     const said = await run(`
       const controller = new AbortController();
       const start = (o) => { const p = lane.spawn("(trap '' TERM; echo $$ >pid; exec sleep 60) & wait", { killGraceMs: 100, ...o }); p.stdout.resume(); return p; };
-      const pid = async () => { for (;;) { const { stdout } = await lane.exec("cat pid && rm pid"); if (stdout) return Number(stdout); await sleep(20); } };
+      const pid = async () => { for (;;) { const { stdout } = await lane.exec("[ -s pid ] && cat pid && rm pid"); if (stdout) return Number(stdout); await sleep(20); } };
       const a = start({ signal: controller.signal }), pa = await pid();
       controller.abort("enough");
       report("abort", [await failure(() => a.exited), await gone(pa)]);

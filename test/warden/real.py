@@ -219,7 +219,7 @@ def owner_gone_before():
         while time.time() < end and not (os.path.exists(vm.log) and os.path.getsize(vm.log)):
             time.sleep(0.05)
         text = open(vm.log).read() if os.path.exists(vm.log) else "no log"
-        check("owner gone before the start: refused", "warden: refused: the owner of this lane is gone" in text, text)
+        check("owner gone before the start: QEMU is not started", "warden: not started: the owner of this lane is gone" in text, text)
 
 
 for test in (network_none, network_open, hostagent_killed, owner_gone_before):
