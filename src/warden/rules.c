@@ -63,6 +63,15 @@ static const rule_t rules[] = {
 };
 #define RULES (sizeof rules / sizeof rules[0])
 
+/* QEMU emulates `rep movsb` and `rep stosb` byte by byte. A guest that is told of a CPU on which they are fast clears and
+ * copies memory by nothing else (Linux' clear_page and copy_user, glibc's memcpy): without these two features of the
+ * CPU it clears pages seven times and fills pipes three times as fast. */
+#if defined(__x86_64__)
+#define EMULATED ",-erms,-fsrm"
+#else
+#define EMULATED ""
+#endif
+
 static const char *const accel_names[] = {"tcg", "kvm", "hvf"};
 
 static int
@@ -183,7 +192,7 @@ add_value(const al_warden_policy_t *policy, const rule_t *rule, const char *valu
   switch (rule->act) {
   case MACHINE: return add_machine(policy, value, vm);
   case CPU: /* "host" needs a hypervisor */
-    if (policy->accel == AL_WARDEN_TCG && strncmp(value, "host", 4) == 0) return al_warden_add(vm, "max%s", value + 4);
+    if (policy->accel == AL_WARDEN_TCG) return al_warden_add(vm, "max%s" EMULATED, value + strcspn(value, ","));
     break;
   case SMP:
     cores = strstr(value, ",cores=") + 7;
