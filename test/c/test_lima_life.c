@@ -16,6 +16,26 @@ runs(pid_t pid) {
   return waitpid(pid, &status, WNOHANG) == 0;
 }
 
+typedef struct words_s {
+  pid_t pid;
+  size_t len;
+} words_t;
+
+static int
+see_words(void *data, const al_ident_t *id, const char *cmdline, size_t len) {
+  words_t *w = data;
+  (void) cmdline;
+  if (id->pid == w->pid) w->len = len;
+  return id->pid == w->pid;
+}
+
+static bool
+has_words(pid_t pid) {
+  words_t w = {.pid = pid};
+  (void) al_plat_each_process(see_words, &w);
+  return w.len > 0;
+}
+
 /* A process whose command line is that of the lane's hostagent, and so on. It never forks: its child would have the same
  * command line for a moment. */
 static pid_t
@@ -26,12 +46,12 @@ pretend(const char *a1, const char *a2, const char *a3, const char *a4) {
     _exit(127);
   }
   assert_true(pid > 0);
-  for (int i = 0; i < 500; i++) { /* until it has become the shell */
-    al_ident_t id;
-    if (al_plat_ident(pid, &id) == 0 && strstr(id.exe, "sh")) break;
+  al_ident_t id;
+  for (int i = 0; i < 10000; i++) { /* until it has become the shell, with its words, which come last */
+    if (al_plat_ident(pid, &id) == 0 && strstr(id.exe, "sh") && has_words(pid)) return pid;
     usleep(2000);
   }
-  return pid;
+  fail_msg("process %ld has not become a shell", (long) pid);
 }
 
 static const char *
