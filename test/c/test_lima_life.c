@@ -52,6 +52,7 @@ pretend(const char *a1, const char *a2, const char *a3, const char *a4) {
     usleep(2000);
   }
   fail_msg("process %ld has not become a shell", (long) pid);
+  return -1;
 }
 
 static const char *
