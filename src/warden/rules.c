@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef enum { KEEP, MACHINE, ACCEL, CPU, SMP, NETDEV, DISK, SINK } act_t;
+typedef enum { KEEP, MACHINE, ACCEL, CPU, SMP, WORDS, NETDEV, DISK, SINK } act_t;
 
 typedef struct rule_s {
   const char *option, *pattern;
@@ -40,7 +40,7 @@ static const rule_t rules[] = {
   {"-device", "virtio-scsi,id=scsi0", KEEP, 0},
   {"-device", "scsi-cd,bus=scsi0.0,drive=cdrom0", KEEP, 0},
   {"-kernel", "%d/kernel", KEEP, 0},
-  {"-append", "%t", KEEP, 0},
+  {"-append", "%t", WORDS, 0},
   {"-initrd", "%d/initrd", KEEP, 0},
   {"-netdev", "user,id=net0,net=192.168.5.0/24,dhcpstart=192.168.5.15,hostfwd=tcp:127.0.0.1:%p-:22", NETDEV, 'n'},
   {"-device", "virtio-net-pci,netdev=net0,mac=%m", KEEP, 'N'},
@@ -66,6 +66,12 @@ static const rule_t rules[] = {
 /* QEMU emulates `rep movsb` and `rep stosb` byte by byte. A guest that is told of a CPU on which they are fast clears and
  * copies memory by nothing else (Linux' clear_page and copy_user, glibc's memcpy): without these two features of the
  * CPU it clears pages seven times and fills pipes three times as fast. */
+/* The kernel's own words. A guest that panics ends, instead of standing still until somebody's patience ends. And Linux
+ * looks at boot whether ten ticks of the timer come in time; with an emulator on a busy host they may not, and it panics
+ * ("IO-APIC + timer doesn't work"). */
+#define ALWAYS " panic=-1"
+#define EMULATED_WORDS ALWAYS " no_timer_check"
+
 #if defined(__x86_64__)
 #define EMULATED ",-erms,-fsrm"
 #else
@@ -194,6 +200,7 @@ add_value(const al_warden_policy_t *policy, const rule_t *rule, const char *valu
   case CPU: /* "host" needs a hypervisor */
     if (policy->accel == AL_WARDEN_TCG) return al_warden_add(vm, "max%s" EMULATED, value + strcspn(value, ","));
     break;
+  case WORDS: return al_warden_add(vm, policy->accel == AL_WARDEN_TCG ? "%s" EMULATED_WORDS : "%s" ALWAYS, value);
   case SMP:
     cores = strstr(value, ",cores=") + 7;
     if (strcspn(value, ",") != strcspn(cores, ",") || strncmp(value, cores, strcspn(value, ",")) != 0) {
@@ -245,7 +252,9 @@ al_warden_check(const al_warden_policy_t *policy, int argc, char **argv, al_ward
   vm->used = 0;
   if (argc % 2 != 0) return refuse(vm, "an option without a value at the end:", "", argv[argc - 1]);
   if (find_dir(vm, argc, argv) != 0 || al_warden_add(vm, "%s", policy->qemu) != 0) return -1;
-  if (al_warden_add(vm, "-no-user-config") != 0 || al_warden_add(vm, "-nodefaults") != 0) return -1;
+  if (al_warden_add(vm, "-no-user-config") != 0 || al_warden_add(vm, "-nodefaults") != 0 ||
+      al_warden_add(vm, "-no-reboot") != 0)
+    return -1;
   for (int i = 0; i < argc; i += 2) {
     if (check_pair(policy, argv[i], argv[i + 1], used, vm) != 0) return -1;
   }

@@ -117,7 +117,7 @@ test_port_never_takes_a_name_that_is_there(void **state) {
 
 static void
 test_port_needs_a_short_directory(void **state) {
-  char longer[200];
+  char longer[150];
   line_t l;
   (void) state;
   size_t room = 108 - sizeof "/lane.sock" - strlen(dir) - 2 - strlen(NAME);
