@@ -69,6 +69,7 @@ typedef struct al_slot_s {
   bool deaf;                       /* RUN: the command closed its stdin and the host has not been told */
   bool reaped;                     /* RUN: the main process is gone, exit_* valid */
   bool ready[AL_SUBS];             /* set by the poll round */
+  bool wide[AL_SUBS];              /* RUN: its pipe has been asked to hold AL_PIPE */
   uint64_t calm_ns[AL_SUBS];       /* RUN: not looked at before this time */
   int fd[AL_SUBS];                 /* our ends, -1 = closed; with a terminal stdin and stdout are its master */
   int tty;                         /* the terminal's slave until the main process is reaped; -1 = none */
@@ -247,6 +248,8 @@ void
 al_stream_feed(al_slot_t *s); /* stdin bytes into the pipe */
 void
 al_stream_control(void); /* CREDIT and EXIT frames that are due */
+void
+al_stream_widen(al_slot_t *s, int sub); /* a command that moves much gets a larger pipe, for fewer turns; once */
 void
 al_stream_close_fd(al_slot_t *s, int sub);
 void

@@ -10,6 +10,7 @@
  * meanwhile. */
 #define CALM_NS 200000u
 #define CALM_LEAST AL_CHUNK /* bytes in one turn */
+#define WIDE_LEAST 16384    /* so many at once, and a larger pipe is worth its making */
 
 static uint32_t moved[AL_STREAMS_MAX][AL_SUBS]; /* in this turn */
 static size_t first; /* who comes first in the next round: slot * 2 + (stderr) */
@@ -31,6 +32,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
     s->credit[sub] -= spliced;
     s->ready[sub] = spliced == n;
     moved[s - al_agent.slots][sub] += spliced;
+    al_stream_widen(s, sub);
     return true;
   }
   uint8_t *p = al_io_reserve(n + AL_FRAME_HEADER);
@@ -46,6 +48,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
     moved[s - al_agent.slots][sub] += (uint32_t) got;
     if (s->state == AL_SLOT_READ) s->sent += (uint64_t) got;
     else s->ready[sub] = (uint32_t) got == n; /* a short read empties a pipe */
+    if (got >= WIDE_LEAST && s->state == AL_SLOT_RUN) al_stream_widen(s, sub);
     return true;
   }
   if (s->state == AL_SLOT_READ && (got < 0 || s->sent < s->size)) {

@@ -131,7 +131,6 @@ static int
 make_pipe(int *ours, int *theirs, int end) {
   int fd[2];
   if (pipe2(fd, O_CLOEXEC) != 0) return -errno;
-  (void) fcntl(fd[0], F_SETPIPE_SZ, (int) AL_PIPE); /* fewer turns for the same bytes */
   *ours = fd[end];
   *theirs = fd[!end];
   return fcntl(*ours, F_SETFL, O_NONBLOCK) == 0 ? 0 : -errno; /* our end only: the command's must block */

@@ -2,6 +2,7 @@
 /* The table of streams: what each frame of the host may do to one, and how one ends. */
 #include "agent.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -53,6 +54,13 @@ claim(uint32_t id) {
     return s;
   }
   al_stop_reject(AL_REJECT_PROTOCOL, "more streams than allowed");
+}
+
+void
+al_stream_widen(al_slot_t *s, int sub) {
+  if (s->wide[sub]) return;
+  s->wide[sub] = true;
+  (void) fcntl(s->fd[sub], F_SETPIPE_SZ, (int) AL_PIPE);
 }
 
 void
@@ -146,6 +154,7 @@ al_stream_feed(al_slot_t *s) {
     s->area_off += (size_t) n;
     s->area_len -= (size_t) n;
     s->eaten += (uint32_t) n;
+    if (s->area_len > 0) al_stream_widen(s, AL_SUB_STDIN);
   }
   if (s->host_ended) al_stream_close_fd(s, AL_SUB_STDIN);
 }
