@@ -245,7 +245,7 @@ test_late_bytes_restart_the_grace(void **state) {
   result_t r;
   peer_start(&p);
   peer_hello(&p);
-  peer_result(&p, peer_exec(&p, 0, "(sleep 1.4; echo a; sleep 1.4; echo b; sleep 1.4; echo c) & echo first"), &r);
+  peer_result(&p, peer_exec(&p, 0, "(sleep 0.8; echo a; sleep 0.8; echo b; sleep 0.8; echo c) & echo first"), &r);
   assert_string_equal(r.out, "first\na\nb\nc\n");
   free(r.out);
   peer_stop(&p);
