@@ -164,6 +164,7 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *x) {
     if (al__out_finish(&e->out[i]) < 0 && !e->err.code)
       al_err_set(&e->err, AL_ENO_MEMORY, "out of memory for the command's output");
   e->s = NULL;
+  uv_timer_stop(&e->timer); /* it was in time, however long its lines wait to be taken */
   if (good) {
     e->result.signal = x->kind == AL_EXIT_SIGNAL ? (int) x->value : 0;
     e->result.exit_code = x->kind == AL_EXIT_SIGNAL ? 128 + (int) x->value : (int) x->value;

@@ -107,6 +107,15 @@ test_timeout_ends_only_who_is_late(void **state) {
   run(&r, &u, "echo in time", (al_exec_opts_t){ .timeout_ms = 60000 });
   assert_string_equal(u.result.out, "in time\n");
   clear(&u);
+  u.hold = true; /* it is done in time, but nobody takes its line for longer */
+  start(&r, &u, "echo one", (al_exec_opts_t){ .lines = true, .timeout_ms = 2500 });
+  rig_idle(&r, 3000);
+  assert_false(u.done);
+  al_exec_taken(u.e, AL_SUB_STDOUT, u.untaken);
+  rig_wait(&r, &u.done, 20000);
+  assert_int_equal(u.err.code, 0);
+  assert_string_equal(u.result.out, "one");
+  clear(&u);
   rig_end(&r);
 }
 
