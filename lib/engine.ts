@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JavaScript side of the engine: request ids to promises, and events to whoever asked for them.
-import { asLaneError, fromNative, LaneError, type NativeError } from "./errors.js";
+import { asLaneError, fromNative, LaneError, wordsOf, type NativeError } from "./errors.js";
 import { native, packageDir, type NativeEngine, type NativeEvent, type NativeValue } from "./native.js";
 
 /** Callbacks of one request. They must not throw. */
@@ -130,10 +130,7 @@ export class Engine {
         this.#handle(event);
       } catch (error) {
         // A hook of ours threw: a bug, but the other events of the batch must still be handled.
-        process.emitWarning(
-          `event "${event.type}": ${error instanceof Error ? error.message : String(error)}`,
-          "AgentLaneWarning",
-        );
+        process.emitWarning(`event "${event.type}": ${wordsOf(error)}`, "AgentLaneWarning");
       }
     }
   }

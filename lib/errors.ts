@@ -168,10 +168,28 @@ export function fromNative(error: NativeError, value?: unknown): LaneError {
   });
 }
 
+// A message that goes into another one; what follows is in the error's cause.
+const WORDS_MAX = 400;
+
+/**
+ * What was thrown, in words: of bounded length, without control characters, for anything at all. Callbacks and streams
+ * of the caller's may throw what has no text, or throws again when asked for it.
+ */
+export function wordsOf(thrown: unknown): string {
+  try {
+    const message = typeof thrown === "object" && thrown !== null && "message" in thrown ? thrown.message : thrown;
+    return String(message)
+      .slice(0, WORDS_MAX)
+      .replace(/[\x00-\x1f\x7f]+/g, " ");
+  } catch {
+    return "something that has no text";
+  }
+}
+
 /** What was thrown, as a LaneError: TypeErrors of the binding are wrong arguments, anything else is a bug of ours. */
 export function asLaneError(thrown: unknown): LaneError {
   if (thrown instanceof LaneError) return thrown;
-  const message = thrown instanceof Error ? thrown.message : String(thrown);
+  const message = wordsOf(thrown);
   if (thrown instanceof TypeError) return badOption(message, thrown);
   return new LaneError({
     code: "INTERNAL",

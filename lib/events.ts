@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What onEvent is told: the course of a lane's life, and what went wrong beside the calls.
-import type { LaneError } from "./errors.js";
+import { wordsOf, type LaneError } from "./errors.js";
+import { onRejection } from "./lines.js";
 
 /**
  * A lane has entered a state: `queued` (waiting for a place), `creating`, `booting`, `connecting`, `ready`, `closing`,
@@ -64,12 +65,11 @@ function show(event: LaneEvent): void {
 /** Calls the user's listener; what it throws must not reach the caller, whose work is more important. */
 export function tell(listener: ((event: LaneEvent) => void) | undefined, event: LaneEvent): void {
   if (listener === undefined) return show(event);
+  const threw = (error: unknown): void =>
+    process.emitWarning(`onEvent threw for "${event.type}": ${wordsOf(error)}`, "AgentLaneWarning");
   try {
-    listener(event);
+    onRejection(listener(event), threw);
   } catch (error) {
-    process.emitWarning(
-      `onEvent threw for "${event.type}": ${error instanceof Error ? error.message : String(error)}`,
-      "AgentLaneWarning",
-    );
+    threw(error);
   }
 }

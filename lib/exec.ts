@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // One command of a lane: its options are checked, its lines delivered, its input fed, and it is ended when the caller
 // or its time says so.
-import { posix } from "node:path";
+import { checkExec, checkText } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { badOption, LaneError, OWN_ERRORS, type LaneErrorFields } from "./errors.js";
+import { LaneError, OWN_ERRORS, wordsOf, type LaneErrorFields } from "./errors.js";
 import { LineSink, tailText } from "./lines.js";
 import type { NativeValue } from "./native.js";
-import { checkNames, kindOf } from "./rules.js";
+import { checkNames, readOnce } from "./rules.js";
 import { atOnce, Feed, type Stdin } from "./stdin.js";
 
 /**
@@ -96,43 +96,7 @@ interface NativeExecResult {
   readonly spawnNs: number;
 }
 
-const HOUR_MS = 3_600_000;
-
-export function checkText(name: string, value: unknown): asserts value is string {
-  if (typeof value !== "string")
-    throw badOption(`${name} must be a string, not ${value === null ? "null" : typeof value}`);
-  if (value.includes("\0")) throw badOption(`${name} contains a NUL character`);
-}
-
-export function checkCwd(cwd: unknown): void {
-  if (cwd === undefined) return;
-  checkText("cwd", cwd);
-  if (!posix.isAbsolute(cwd)) throw badOption(`cwd must be an absolute path in the guest, not "${cwd.slice(0, 80)}"`);
-}
-
-function checkKind(name: string, value: unknown, kind: "function" | "boolean", words: string): void {
-  if (value !== undefined && typeof value !== kind) throw badOption(`${name} must be ${words}, not ${typeof value}`);
-}
-
-function checkNumber(name: string, value: unknown, least: number, most: number, whole = true): void {
-  if (value === undefined) return;
-  if (typeof value !== "number" || !(value >= least && value <= most) || (whole && !Number.isInteger(value)))
-    throw badOption(`${name} must be a${whole ? " whole" : ""} number from ${least} to ${most}, not ${String(value)}`);
-}
-
-function checkInput(stdin: unknown): void {
-  if (stdin === undefined || typeof stdin === "string" || stdin instanceof Uint8Array) return;
-  if (typeof (stdin as NodeJS.ReadableStream | null)?.read !== "function")
-    throw badOption(`stdin must be a string, a Buffer or a readable stream, not ${kindOf(stdin)}`);
-}
-
-function checkSignal(signal: unknown): void {
-  if (signal === undefined) return;
-  if (typeof (signal as AbortSignal | null)?.addEventListener !== "function")
-    throw badOption("signal must be an AbortSignal");
-}
-
-// Records, so that the compiler finds a name that is missing here.
+// A record, so that the compiler finds a name that is missing here.
 const NAMES: Readonly<Record<keyof ExecOptions, true>> = {
   onLine: true,
   onStderrLine: true,
@@ -148,7 +112,6 @@ const NAMES: Readonly<Record<keyof ExecOptions, true>> = {
   maxOutputBytes: true,
   limits: true,
 };
-const LIMIT_NAMES: Readonly<Record<keyof ExecLimits, true>> = { processes: true, memoryBytes: true, cpus: true };
 
 /** The names of `exec`'s options. */
 export const EXEC_NAMES = Object.keys(NAMES) as readonly (keyof ExecOptions)[];
@@ -156,27 +119,6 @@ export const EXEC_NAMES = Object.keys(NAMES) as readonly (keyof ExecOptions)[];
 /** The names of a call that has those of `exec` without some, and some of its own. */
 export function namesLike(without: readonly string[], more: readonly string[]): readonly string[] {
   return [...EXEC_NAMES.filter((name) => !without.includes(name)), ...more];
-}
-
-export function checkExec(command: unknown, o: ExecOptions): void {
-  checkText("command", command);
-  checkCwd(o.cwd);
-  checkInput(o.stdin);
-  checkSignal(o.signal);
-  checkKind("onLine", o.onLine, "function", "a function");
-  checkKind("onStderrLine", o.onStderrLine, "function", "a function");
-  checkKind("sudo", o.sudo, "boolean", "true or false");
-  checkKind("leaveDaemons", o.leaveDaemons, "boolean", "true or false");
-  checkNumber("timeoutMs", o.timeoutMs, 1, 2 ** 31 - 1);
-  checkNumber("killGraceMs", o.killGraceMs, 0, HOUR_MS);
-  checkNumber("holdGraceMs", o.holdGraceMs, 0, HOUR_MS);
-  checkNumber("maxOutputBytes", o.maxOutputBytes, 1, 512 * 2 ** 20);
-  if (o.limits !== undefined && (typeof o.limits !== "object" || o.limits === null))
-    throw badOption("limits must be an object");
-  if (o.limits !== undefined) checkNames("limits", o.limits, Object.keys(LIMIT_NAMES));
-  checkNumber("limits.processes", o.limits?.processes, 1, 2 ** 22);
-  checkNumber("limits.memoryBytes", o.limits?.memoryBytes, 2 ** 20, 2 ** 50);
-  checkNumber("limits.cpus", o.limits?.cpus, 0.01, 1024, false);
 }
 
 /** One running command, with the reason for which it is being ended, if it is. */
@@ -209,10 +151,9 @@ class Running {
   sink(name: string, onLine: ((line: string) => void) | undefined): LineSink | undefined {
     if (onLine === undefined) return undefined;
     const threw = (error: unknown): void => {
-      const said = error instanceof Error ? error.message : String(error);
       this.end({
         code: "CALLBACK_THREW",
-        message: `${name} threw, and the command was cancelled: ${said}`,
+        message: `${name} threw, and the command was cancelled: ${wordsOf(error)}`,
         cure: "Catch errors inside the callback.",
         cause: error,
       });
@@ -223,8 +164,7 @@ class Running {
   feed(stdin: Stdin | undefined): Feed | undefined {
     if (stdin === undefined || atOnce(stdin) !== undefined) return undefined;
     return new Feed(this.#engine, stdin, (error) => {
-      const words = error instanceof Error ? error.message : String(error);
-      const message = `the stream given as stdin failed, and the command was ended: ${words}`;
+      const message = `the stream given as stdin failed, and the command was ended: ${wordsOf(error)}`;
       this.end({ code: "STDIN_FAILED", message, cure: OWN_ERRORS.STDIN_FAILED.cure, cause: error });
     });
   }
@@ -290,33 +230,36 @@ export async function runExec(
   closing: () => boolean,
 ): Promise<ExecResult> {
   checkNames("exec()", options, EXEC_NAMES);
-  checkExec(command, options);
+  checkText("command", command);
+  const given = readOnce(options, EXEC_NAMES);
+  checkExec(given);
   const core = engine();
-  const { signal } = options;
+  const { signal } = given;
   if (signal?.aborted === true) throw new LaneError({ ...aborted(signal), lane: lane.name });
   const running = new Running(core, lane.name, closing);
   const sinks = {
-    1: running.sink("onLine", options.onLine),
-    2: running.sink("onStderrLine", options.onStderrLine),
+    1: running.sink("onLine", given.onLine),
+    2: running.sink("onStderrLine", given.onStderrLine),
   };
-  const feed = running.feed(options.stdin);
+  const feed = running.feed(given.stdin);
   let id = 0;
-  const request = core.start<NativeExecResult>("exec", requestOf(lane, command, options), {
-    onLines: (data, sub = 1) => {
-      sinks[sub]?.deliver(data);
-      core.taken(id, sub, data.length);
-    },
-    onDrain: () => feed?.drain(),
-  });
-  running.id = id = request.id;
   const onAbort = (): void => running.end(aborted(signal as AbortSignal));
+  // Before the command: a signal that cannot be listened to must not leave one running.
   signal?.addEventListener("abort", onAbort, { once: true });
   try {
+    const request = core.start<NativeExecResult>("exec", requestOf(lane, command, given), {
+      onLines: (data, sub = 1) => {
+        sinks[sub]?.deliver(data);
+        core.taken(id, sub, data.length);
+      },
+      onDrain: () => feed?.drain(),
+    });
+    running.id = id = request.id;
     feed?.start(id);
     const result = await request.done;
     const error = running.error();
     if (error !== undefined) throw error;
-    return resultOf(result, options);
+    return resultOf(result, given);
   } catch (thrown) {
     throw running.error(thrown);
   } finally {

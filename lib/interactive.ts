@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program in the guest on the caller's own streams, on a terminal of the guest's exactly when stdin is one: one write
 // in flight at a time, output given back once it is written.
+import { checkCwd, checkReadable, checkSignal, checkWritable } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { aborted } from "./errors.js";
+import { aborted, LaneError, OWN_ERRORS, wordsOf } from "./errors.js";
 import type { NativeValue } from "./native.js";
+import { checkNames, readOnce } from "./rules.js";
+import { bytesOf } from "./stdin.js";
 import { isTerminal, Terminal, type Size } from "./terminal.js";
 
 export interface InteractiveOptions {
@@ -25,6 +28,18 @@ const NAMES: Readonly<Record<keyof InteractiveOptions, true>> = {
 };
 /** The names of `interactiveExec`'s options. */
 export const INTERACTIVE_NAMES = Object.keys(NAMES) as readonly (keyof InteractiveOptions)[];
+
+/** The options of one call, each read once, or BAD_OPTION. */
+export function checkInteractive(options: InteractiveOptions): InteractiveOptions {
+  checkNames("interactiveExec()", options, INTERACTIVE_NAMES);
+  const given = readOnce(options, INTERACTIVE_NAMES);
+  checkReadable("stdin", given.stdin);
+  checkWritable("stdout", given.stdout);
+  checkWritable("stderr", given.stderr);
+  checkCwd(given.cwd);
+  checkSignal(given.signal);
+  return given;
+}
 
 interface Command {
   readonly lane: string;
@@ -53,8 +68,12 @@ class Input {
   #sent: Promise<void> = Promise.resolve();
   readonly #onData = (chunk: unknown): void => {
     this.#stream.pause();
-    const data = typeof chunk === "string" ? Buffer.from(chunk, "utf8") : (chunk as Uint8Array);
-    this.#sent = this.#sent.then(() => this.#send(data));
+    try {
+      const data = bytesOf(chunk);
+      this.#sent = this.#sent.then(() => this.#send(data));
+    } catch (error) {
+      this.#onFailure(error);
+    }
   };
   readonly #onEnd = (): void => {
     if (this.#ended || this.#stopped) return;
@@ -62,9 +81,12 @@ class Input {
     this.#sent = this.#sent.then(() => this.#write(Buffer.alloc(0), true));
   };
 
-  constructor(engine: Engine, stream: NodeJS.ReadableStream) {
+  readonly #onFailure: (error: unknown) => void;
+
+  constructor(engine: Engine, stream: NodeJS.ReadableStream, onFailure: (error: unknown) => void) {
     this.#engine = engine;
     this.#stream = stream;
+    this.#onFailure = onFailure;
   }
 
   start(id: number): void {
@@ -117,6 +139,7 @@ class Output {
   readonly #onError = (): void => {
     if (this.#broken) return;
     this.#broken = true;
+    this.#flushed?.(); // it may never say that it took the rest
     this.#onBroken();
   };
 
@@ -136,12 +159,13 @@ class Output {
       });
     } catch {
       this.#onError();
+      taken();
     }
   }
 
-  /** Resolves when all that was written has been taken. */
+  /** Resolves when all that was written has been taken, or nothing is taken any more. */
   flushed(): Promise<void> {
-    return this.#waiting === 0 ? Promise.resolve() : new Promise((resolve) => (this.#flushed = resolve));
+    return this.#waiting === 0 || this.#broken ? Promise.resolve() : new Promise((resolve) => (this.#flushed = resolve));
   }
 
   stop(): void {
@@ -175,9 +199,17 @@ export async function interact(
     engine.request("resize", { exec: id, ...size }).catch(() => undefined);
   };
   const terminal = isTerminal(streams.stdin) ? new Terminal(streams.stdin, streams.stdout, resized) : undefined;
-  const input = new Input(engine, streams.stdin);
+  let failed: LaneError | undefined;
+  const input = new Input(engine, streams.stdin, (cause) => {
+    const message = `the stream given as stdin failed, and the command was ended: ${wordsOf(cause)}`;
+    const { cure } = OWN_ERRORS.STDIN_FAILED;
+    failed ??= new LaneError({ code: "STDIN_FAILED", message, cure, lane: command.lane, cause });
+    cancel(message);
+  });
   const outputs = { 1: new Output(streams.stdout, broken), 2: new Output(streams.stderr, broken) };
   try {
+    // Before the command: a signal that cannot be listened to must not leave one running.
+    signal?.addEventListener("abort", onAbort, { once: true });
     const request = engine.start<{ exitCode: number }>(
       "exec",
       { ...command, mode: "stream", inputOpen: true, ...(terminal && onTerminal(terminal, env)) },
@@ -190,12 +222,13 @@ export async function interact(
       },
     );
     id = request.id;
-    signal?.addEventListener("abort", onAbort, { once: true });
     terminal?.take();
     input.start(id);
     const { exitCode } = await request.done;
     if (!closed()) await Promise.all([outputs[1].flushed(), outputs[2].flushed()]);
     return { exitCode };
+  } catch (error) {
+    throw failed ?? error;
   } finally {
     signal?.removeEventListener("abort", onAbort);
     terminal?.release();

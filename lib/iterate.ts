@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lines of a command as an async iterator: the command goes on only as fast as the loop does, and ends with it.
+import { checkExec, checkKind, checkText } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { aborted, LaneError, OWN_ERRORS } from "./errors.js";
-import { checkExec, namesLike, requestOf, type ExecOptions } from "./exec.js";
+import { aborted, LaneError, OWN_ERRORS, wordsOf } from "./errors.js";
+import { namesLike, requestOf, type ExecOptions } from "./exec.js";
 import { tailText, textOf } from "./lines.js";
 import type { Home } from "./process.js";
-import { checkNames } from "./rules.js";
+import { checkNames, readOnce } from "./rules.js";
 import { atOnce, Feed } from "./stdin.js";
 
 export interface LinesOptions extends Omit<ExecOptions, "onLine" | "onStderrLine" | "maxOutputBytes"> {
@@ -74,8 +75,10 @@ export async function* iterateLines(
   given: LinesOptions,
 ): AsyncGenerator<string, void, undefined> {
   checkNames("lines()", given, NAMES);
-  const { check = true, ...options } = given;
-  checkExec(command, options);
+  const { check = true, ...options } = readOnce(given, NAMES as readonly (keyof LinesOptions)[]);
+  checkText("command", command);
+  checkKind("check", check, "boolean");
+  checkExec(options);
   const { signal, stdin } = options;
   if (signal?.aborted === true) throw aborted("lines", home.name, signal.reason);
   const batches = new Batches();
@@ -89,10 +92,16 @@ export async function* iterateLines(
     stdin === undefined || atOnce(stdin) !== undefined
       ? undefined
       : new Feed(engine, stdin, (cause) => {
-          const message = "the stream given as stdin failed, and the command was ended";
+          const message = `the stream given as stdin failed, and the command was ended: ${wordsOf(cause)}`;
           why ??= new LaneError({ code: "STDIN_FAILED", message, cure: OWN_ERRORS.STDIN_FAILED.cure, cause });
           cancel(message);
         });
+  const onAbort = (): void => {
+    why ??= aborted("lines", home.name, signal?.reason);
+    cancel(why.message);
+  };
+  // Before the command: a signal that cannot be listened to must not leave one running.
+  signal?.addEventListener("abort", onAbort, { once: true });
   const request = engine.start<NativeEnd>(
     "exec",
     { ...requestOf(home, command, options), mode: "lines" },
@@ -108,11 +117,6 @@ export async function* iterateLines(
       state.over = true;
       batches.wake();
     });
-  const onAbort = (): void => {
-    why ??= aborted("lines", home.name, signal?.reason);
-    cancel(why.message);
-  };
-  signal?.addEventListener("abort", onAbort, { once: true });
   feed?.start(id);
   try {
     for (let data; (data = await batches.next(() => state.over)) !== undefined; engine.taken(id, 1, data.length))

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handle of one lane: its calls become requests to the engine, and nothing is delivered after close.
-import { resolve } from "node:path";
+import { checkArgs, checkText, hostPathOf } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { asLaneError, badOption, LaneError, whence } from "./errors.js";
+import { asLaneError, LaneError, whence } from "./errors.js";
 import { tell } from "./events.js";
-import { checkCwd, checkText, runExec, type ExecOptions, type ExecResult } from "./exec.js";
-import { interact, INTERACTIVE_NAMES, type InteractiveOptions } from "./interactive.js";
+import { runExec, type ExecOptions, type ExecResult } from "./exec.js";
+import { checkInteractive, interact, type InteractiveOptions } from "./interactive.js";
 import { iterateLines, type LinesOptions } from "./iterate.js";
 import type { ResolvedOptions } from "./options.js";
 import { LaneProcess, type SpawnOptions } from "./process.js";
-import { checkNames } from "./rules.js";
 
 /** The engine's answer to a create. */
 export interface NativeLane {
@@ -72,16 +71,13 @@ export class Lane {
    * caller's own is given back however the call ends.
    */
   async interactiveExec(args: string[], options: InteractiveOptions): Promise<{ exitCode: number }> {
-    if (!Array.isArray(args) || args.length === 0)
-      throw badOption("args must be an array with the program's name first");
-    args.forEach((arg, i) => checkText(`args[${i}]`, arg));
-    checkNames("interactiveExec()", options, INTERACTIVE_NAMES);
-    checkCwd(options.cwd);
+    const argv = checkArgs("args", args);
+    const streams = checkInteractive(options);
     const engine = this.#open("interactiveExec");
     return interact(
       engine,
-      { lane: this.name, argv: args, cwd: options.cwd ?? this.worktreePath, env: this.#options.env },
-      options,
+      { lane: this.name, argv, cwd: streams.cwd ?? this.worktreePath, env: this.#options.env },
+      streams,
       () => this.closed,
     );
   }
@@ -108,10 +104,10 @@ export class Lane {
    * directories merged.
    */
   async copyIn(hostPath: string, sandboxPath: string): Promise<void> {
-    checkText("hostPath", hostPath);
+    const from = hostPathOf("hostPath", hostPath);
     checkText("sandboxPath", sandboxPath);
     const told = whence(this.copyIn);
-    const params = { lane: this.name, hostPath: resolve(hostPath), guestPath: sandboxPath };
+    const params = { lane: this.name, hostPath: from, guestPath: sandboxPath };
     try {
       await this.#open("copyIn").request("copyIn", params);
     } catch (error) {
@@ -124,10 +120,10 @@ export class Lane {
    */
   async copyFileOut(sandboxPath: string, hostPath: string): Promise<void> {
     checkText("sandboxPath", sandboxPath);
-    checkText("hostPath", hostPath);
+    const to = hostPathOf("hostPath", hostPath);
     const { maxCopyOutBytes: maxBytes, copyOutRoot: root } = this.#options;
     const told = whence(this.copyFileOut);
-    const params = { lane: this.name, guestPath: sandboxPath, hostPath: resolve(hostPath), maxBytes, root };
+    const params = { lane: this.name, guestPath: sandboxPath, hostPath: to, maxBytes, root };
     try {
       await this.#open("copyFileOut").request("copyOut", params);
     } catch (error) {

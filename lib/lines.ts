@@ -19,6 +19,16 @@ export function textOf(data: Buffer): string {
   return data.toString(isAscii(data) ? "latin1" : "utf8");
 }
 
+/**
+ * An async callback is not awaited, but its rejection must not end the process. Also of a promise of another kind or
+ * another context. Throws what looking at it throws.
+ */
+export function onRejection(returned: unknown, threw: (error: unknown) => void): void {
+  if (typeof returned !== "object" || returned === null) return;
+  const { then } = returned as { then?: unknown };
+  if (typeof then === "function") Promise.resolve(returned).catch(threw);
+}
+
 /** Delivers lines to the caller's function until it throws or the lane closes. */
 export class LineSink {
   thrown: { readonly error: unknown } | undefined;
@@ -53,8 +63,7 @@ export class LineSink {
       if (end < 0) end = text.length;
       try {
         const returned = this.#onLine(text.slice(from, end));
-        // An async callback is not awaited, but its rejection must not end the process.
-        if (returned !== undefined && returned instanceof Promise) returned.catch((error: unknown) => this.#fail(error));
+        if (returned !== undefined) onRejection(returned, (error) => this.#fail(error));
       } catch (error) {
         this.#fail(error);
       }

@@ -4,7 +4,7 @@ import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { LaneError, type NativeError } from "./errors.js";
+import { LaneError, wordsOf, type NativeError } from "./errors.js";
 
 /** A value that can cross the border; a Buffer is bytes. */
 export type NativeValue =
@@ -59,7 +59,7 @@ interface Failure {
 }
 
 function text(error: unknown): string {
-  return error instanceof Error ? (error.message.split("\n", 1)[0] ?? "") : String(error);
+  return error instanceof Error ? (error.message.split("\n", 1)[0] ?? "") : wordsOf(error);
 }
 
 /** Advice by cause: what failed decides what helps. */

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A command of a lane with Node's streams, as child_process has it: both ends slow each other down, nothing piles up.
 import { Readable, Writable } from "node:stream";
+import { checkArgs, checkExec, checkKind, checkSize, checkText } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { aborted, asLaneError, badOption } from "./errors.js";
-import { checkExec, checkText, namesLike, requestOf, type ExecOptions } from "./exec.js";
+import { aborted, asLaneError } from "./errors.js";
+import { namesLike, requestOf, type ExecOptions } from "./exec.js";
 import type { NativeValue } from "./native.js";
-import { checkNames } from "./rules.js";
+import { checkNames, readOnce } from "./rules.js";
 import { signalName, signalNumber } from "./signals.js";
 import { Terminal, type Size } from "./terminal.js";
 
@@ -159,24 +160,13 @@ class Input extends Writable {
 
 function sizeOf(tty: boolean | Size | undefined): Record<string, NativeValue> {
   if (tty === undefined || tty === false) return {};
-  return tty === true ? { tty, rows: 24, columns: 80 } : { tty: true, ...checkSize(tty) };
-}
-
-function checkSize({ rows, columns }: Size): Size {
-  for (const [name, n] of Object.entries({ rows, columns }))
-    if (!Number.isInteger(n) || n < 1 || n > 65535)
-      throw badOption(`${name} must be a whole number from 1 to 65535, not ${String(n)}`);
-  return { rows, columns };
+  return tty === true ? { tty, rows: 24, columns: 80 } : { tty: true, ...checkSize("tty", tty) };
 }
 
 function commandOf(command: string | readonly string[]): { command?: string; argv?: string[] } {
-  if (!Array.isArray(command)) {
-    checkText("command", command);
-    return { command };
-  }
-  if (command.length === 0) throw badOption("command must not be an empty array: the program's name comes first");
-  command.forEach((arg, i) => checkText(`command[${i}]`, arg));
-  return { argv: [...(command as string[])] };
+  if (Array.isArray(command)) return { argv: checkArgs("command", command) };
+  checkText("command", command);
+  return { command };
 }
 
 /** A running command. Not reading its output stops it sooner or later, as with any pipe. */
@@ -199,9 +189,9 @@ export class LaneProcess {
   /** @internal Use lane.spawn. */
   constructor(engine: Engine, home: Home, command: string | readonly string[], options: SpawnOptions) {
     checkNames("spawn()", options, NAMES);
-    const { tty, ...rest } = options;
+    const { tty, ...rest } = readOnce(options, NAMES as readonly (keyof SpawnOptions)[]);
     const what = commandOf(command);
-    checkExec("", rest);
+    checkExec(rest);
     const size = sizeOf(tty);
     if (rest.signal?.aborted === true) throw aborted("spawn", home.name, rest.signal.reason);
     this.#engine = engine;
@@ -213,6 +203,10 @@ export class LaneProcess {
     const input = new Input(engine);
     const env = size["tty"] === true ? { ...Terminal.environment(), ...rest.env } : rest.env;
     const params = requestOf(home, "", { ...rest, env });
+    const { signal } = rest;
+    const onAbort = (): void => this.#cancel("the command was ended by its caller's signal");
+    // Before the command: a signal that cannot be listened to must not leave one running.
+    signal?.addEventListener("abort", onAbort, { once: true });
     const request = engine.start<NativeEnd>(
       "exec",
       { ...params, command: undefined, ...what, ...size, mode: "stream", inputOpen: true },
@@ -223,9 +217,6 @@ export class LaneProcess {
     this.stdin = input;
     this.stdout = outputs[1];
     this.stderr = outputs[2];
-    const { signal } = rest;
-    const onAbort = (): void => this.#cancel("the command was ended by its caller's signal");
-    signal?.addEventListener("abort", onAbort, { once: true });
     this.exited = request.done.then(
       (end) => this.#ended(input, end),
       (thrown: unknown) => {
@@ -251,6 +242,7 @@ export class LaneProcess {
   kill(signal: string | number = "SIGTERM", options: { readonly tree?: boolean } = {}): boolean {
     checkNames("kill()", options, ["tree"]);
     const { tree = false } = options;
+    checkKind("tree", tree, "boolean");
     const number = signalNumber(signal);
     if (!this.#running) return false;
     this.#engine.request("signal", { exec: this.#id, signal: number, tree }).catch(() => undefined);
@@ -259,7 +251,7 @@ export class LaneProcess {
 
   /** The size of its terminal; without one nothing happens. */
   resize(size: Size): void {
-    const checked = checkSize(size);
+    const checked = checkSize("size", size);
     if (this.#running) this.#engine.request("resize", { exec: this.#id, ...checked }).catch(() => undefined);
   }
 

@@ -17,7 +17,7 @@ const TEXT_MAX = 4096;
 
 /** "a string", "an array", "the number 3", for messages; never the value of a text, which may be a secret. */
 export function kindOf(value: unknown): string {
-  if (value === null) return "null";
+  if (value === null || value === undefined) return String(value);
   if (Array.isArray(value)) return "an array";
   if (typeof value === "number" || typeof value === "boolean") return `the ${typeof value} ${String(value)}`;
   return typeof value === "object" ? "an object" : `a ${typeof value}`;
@@ -38,10 +38,20 @@ export function refuseUnknown(whose: string, given: object, known: readonly stri
 }
 
 /** The options of one call: an object that has no unknown names. */
-export function checkNames(call: string, options: unknown, known: readonly string[]): asserts options is object {
+export function checkNames(
+  call: string,
+  options: unknown,
+  known: readonly string[],
+  what = `the options of ${call}`,
+): asserts options is object {
   if (typeof options !== "object" || options === null || Array.isArray(options))
-    throw badOption(`the options of ${call} must be an object, not ${kindOf(options)}`);
+    throw badOption(`${what} must be an object, not ${kindOf(options)}`);
   refuseUnknown(`option of ${call}`, options, known);
+}
+
+/** The options, each read once: a getter must say the same to the check and to what is done. */
+export function readOnce<T extends object>(options: T, names: readonly (keyof T & string)[]): T {
+  return Object.fromEntries(names.map((name) => [name, options[name]])) as T;
 }
 
 /** A rule with one question. */
@@ -143,7 +153,8 @@ const ENV_NAME_WORDS = "a variable's name (letters, digits and _, not starting w
  * Throws BAD_OPTION unless every name is a shell identifier and every value a text without NUL. Values are never shown.
  */
 export function checkEnv(env: unknown, where = "option env"): asserts env is Record<string, string> {
-  if (typeof env !== "object" || env === null || Array.isArray(env))
+  // A Map or Headers has names and texts, but not as properties: all of them would be lost.
+  if (typeof env !== "object" || env === null || Symbol.iterator in env)
     throw badOption(`${where} must be an object of names and texts, not ${kindOf(env)}`);
   for (const [name, value] of Object.entries(env)) {
     if (!ENV_NAME.test(name))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signals by name, in Linux's numbers: the guest is Linux whatever the host is.
 import { badOption } from "./errors.js";
+import { kindOf } from "./rules.js";
 
 const NUMBERS: Readonly<Record<string, number>> = {
   SIGHUP: 1,
@@ -36,9 +37,10 @@ const NUMBERS: Readonly<Record<string, number>> = {
 
 /** Throws BAD_OPTION for what is no signal. */
 export function signalNumber(signal: string | number): number {
-  const number = typeof signal === "number" ? signal : NUMBERS[signal];
-  if (number === undefined || !Number.isInteger(number) || number < 1 || number > 64)
-    throw badOption(`signal must be a name such as "SIGTERM" or a number from 1 to 64, not ${String(signal)}`);
+  const number = typeof signal === "string" && Object.hasOwn(NUMBERS, signal) ? NUMBERS[signal] : signal;
+  const shown = typeof signal === "string" ? JSON.stringify(signal.slice(0, 40)) : kindOf(signal);
+  if (typeof number !== "number" || !Number.isInteger(number) || number < 1 || number > 64)
+    throw badOption(`signal must be a name such as "SIGTERM" or a number from 1 to 64, not ${shown}`);
   return number;
 }
 

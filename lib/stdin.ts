@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A command's stdin from memory or from a stream: no more is read than the guest takes, and the end is exact.
+import { types } from "node:util";
 import type { Engine } from "./engine.js";
 import { LaneError } from "./errors.js";
+import { kindOf } from "./rules.js";
 
 /** What a command may be given as stdin. Text is sent as UTF-8. */
 export type Stdin = string | Uint8Array | NodeJS.ReadableStream;
@@ -16,7 +18,7 @@ const WITH_REQUEST = 1024 * 1024;
 /** The input that fits into the request itself; undefined: none, or it needs a Feed. */
 export function atOnce(stdin: Stdin | undefined): Uint8Array | undefined {
   const bytes = typeof stdin === "string" ? Buffer.from(stdin, "utf8") : stdin;
-  return bytes instanceof Uint8Array && bytes.length <= WITH_REQUEST ? bytes : undefined;
+  return types.isUint8Array(bytes) && bytes.length <= WITH_REQUEST ? bytes : undefined;
 }
 
 /** Writes the input piece by piece, until it ends or the command does. The caller's stream is never destroyed. */
@@ -122,8 +124,9 @@ export class Feed {
   }
 }
 
-function bytesOf(chunk: unknown): Uint8Array {
+/** What a stream gave, as bytes. Throws for what is neither bytes nor text. */
+export function bytesOf(chunk: unknown): Uint8Array {
   if (typeof chunk === "string") return Buffer.from(chunk, "utf8");
-  if (chunk instanceof Uint8Array) return chunk;
-  throw new TypeError(`it gave ${chunk === undefined ? "undefined" : `a ${typeof chunk}`} instead of bytes or text`);
+  if (types.isUint8Array(chunk)) return chunk;
+  throw new TypeError(`it gave ${kindOf(chunk)} instead of bytes or text`);
 }

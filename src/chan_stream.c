@@ -105,10 +105,11 @@ add_stream(al_chan_t *c, al_stream_t *s, int r, al_stream_t **out, al_err_t *err
   if (r < 0) {
     al_buf_deinit(&s->open);
     al_free(s);
-    if (r == -ENOBUFS)
-      return al_err_set(
-        err, -E2BIG, "the request (command and environment, or path) is too long: at most %u bytes", AL_OPEN_MAX);
-    return al_err_set(err, r, "out of memory");
+    if (r != -ENOBUFS) return al_err_set(err, r, "out of memory");
+    al_err_set(err, AL_EBAD_OPTION,
+      "the request (command and environment, or path) is too long: at most %u bytes", AL_OPEN_MAX);
+    al_err_cure(err, "Give large input as stdin, or copy it in as a file.");
+    return AL_EBAD_OPTION;
   }
   al__chan_owe(c);
   c->streams[c->nstreams++] = s;

@@ -47,7 +47,7 @@ test_exec_what_cannot_start_says_why(void **state) {
   big[AL_OPEN_MAX] = 0;
   const char *too_long[] = { "true", big, NULL };
   o.req.argv = too_long;
-  assert_int_equal(al_exec_start(r.chan, &o, &cbs, &u, &u.e, &u.err), -E2BIG);
+  assert_int_equal(al_exec_start(r.chan, &o, &cbs, &u, &u.e, &u.err), AL_EBAD_OPTION);
   big[120000] = 0; /* one argument of 120 kB goes over several frames */
   const char *echo[] = { "sh", "-c", "printf %s \"$1\" | wc -c", "sh", big, NULL };
   o.req.argv = echo;

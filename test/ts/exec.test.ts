@@ -181,7 +181,7 @@ describe("input", () => {
     expect(said["error"]).toMatchObject({ code: "STDIN_FAILED", stdout: "some", cause: "the disk is gone" });
     expect((said["error"] as { message: string }).message).toContain("the disk is gone");
     expect(said["cut"]).toMatchObject({ code: "STDIN_FAILED", stdout: "some", cause: "it was closed before its end" });
-    expect(said["objects"]).toMatchObject({ code: "STDIN_FAILED", cause: "it gave a object instead of bytes or text" });
+    expect(said["objects"]).toMatchObject({ code: "STDIN_FAILED", cause: "it gave an object instead of bytes or text" });
     expect(said["before"]).toBe("STDIN_FAILED");
     expect(said["fine"]).toBe("fine\n");
   });
