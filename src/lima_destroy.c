@@ -25,12 +25,14 @@
 #define SWEEP_MS 5000
 #define SWEEP_PAUSE_MS 5
 #define NAMELESS_MS 500 /* who has no command line for longer wants none */
+#define PROVE_MS 2000    /* two processes may remove one lane at once, and each finds what the other has half done */
+#define PROVE_PAUSE_MS 20
 
 typedef struct destroy_s {
   al__lima_op_t op;
   al_proc_t proc;
   uv_timer_t timer;
-  uint64_t sweep_end, sweep_start;
+  uint64_t sweep_end, sweep_start, prove_end;
   char name[AL_NAME_LEN + 1];
   char dir[AL_HOME_MAX + AL_NAME_LEN + 2];
   bool whole;      /* lima.yaml is there: limactl can delete it */
@@ -230,8 +232,27 @@ end(destroy_t *d, int status) {
 }
 
 static void
+prove_again(uv_timer_t *t);
+
+static void
 proven(al_job_t *job, int status) {
-  end((destroy_t *) job, status);
+  destroy_t *d = (destroy_t *) job;
+  bool again = status == AL_EDESTROY_FAILED && d->clean && al_plat_mono_ms() < d->prove_end;
+  if (again) uv_timer_start(&d->timer, prove_again, PROVE_PAUSE_MS, 0);
+  else end(d, status);
+}
+
+static void
+prove_again(uv_timer_t *t) {
+  destroy_t *d = t->data;
+  d->op.err = (al_err_t) {0};
+  al_worker_post(d->op.l->io, &d->op.job, prove, proven);
+}
+
+static void
+begin_proof(destroy_t *d) {
+  d->prove_end = al_plat_mono_ms() + PROVE_MS;
+  al_worker_post(d->op.l->io, &d->op.job, prove, proven);
 }
 
 static void
@@ -247,7 +268,7 @@ static void
 swept(al_job_t *job, int status) {
   destroy_t *d = (destroy_t *) job;
   if (status) end(d, status);
-  else if (d->clean || uv_now(d->op.l->loop) >= d->sweep_end) al_worker_post(d->op.l->io, job, prove, proven);
+  else if (d->clean || uv_now(d->op.l->loop) >= d->sweep_end) begin_proof(d);
   else uv_timer_start(&d->timer, sweep_again, d->procs.count + d->procs.nameless ? SWEEP_PAUSE_MS : 0, 0);
 }
 

@@ -269,6 +269,18 @@ test_destroy_when_limactl_hangs_fails_or_is_gone(void **state) {
   destroyed();
 }
 
+/* Two owners' reapers, or an owner and somebody's reaper: this one finds the directory without its record, but with all
+ * the rest, which the other one is still removing. */
+static void
+test_destroy_beside_another_one(void **state) {
+  (void) state;
+  script("fake_delete() {\n"
+         "  d=$LIMA_HOME/$1; rm \"$d/agent-lane.json\"; (sleep 0.5; rm -rf \"$d\") <&- >&- 2>&- &\n"
+         "  fatal 'no such file'\n}\n");
+  build();
+  destroyed();
+}
+
 static void
 test_destroy_refuses_what_is_not_ours(void **state) {
   (void) state;
@@ -508,6 +520,7 @@ main(void) {
     T(test_destroy_waits_for_who_is_between_two_programs),
     T(test_destroy_half_made_directories),
     T(test_destroy_when_limactl_hangs_fails_or_is_gone),
+    T(test_destroy_beside_another_one),
     T(test_destroy_refuses_what_is_not_ours),
     T(test_boot_failures_say_why),
     T(test_boot_port_of_a_stranger_is_refused),
