@@ -57,6 +57,10 @@ al_db_error(sqlite3 *sql, int rc, const char *what, al_err_t *err) {
     case SQLITE_PERM:
     case SQLITE_AUTH: return al_err_set(err, -EACCES, "%s: %s: %s.", what, name, msg);
     case SQLITE_READONLY: return al_err_set(err, -EROFS, "%s: %s: %s.", what, name, msg);
+    case SQLITE_ERROR: /* our SQL is always the same: what it does not find is missing in the file */
+      if (!strncmp(msg, "no such ", 8) || strstr(msg, " has no column "))
+        return al_err_set(err, AL_EREGISTRY_DAMAGED, "%s: %s is not as Agent Lane makes it (%s).", what, name, msg);
+      return al_err_set(err, AL_EINTERNAL, "%s: %s: %s (%d).", what, name, msg, rc);
     case SQLITE_CANTOPEN:
     case SQLITE_IOERR:
       return al_err_set(err, sys > 0 ? -sys : -EIO, "%s: %s: %s%s%s.", what, name, msg, sys > 0 ? ": " : "",
@@ -118,6 +122,21 @@ judge_file(const char *path, const struct stat *st, al_err_t *err) {
   return 0;
 }
 
+/* A log without its database: SQLite would throw the log away, and with it what was written last. Looked at in this
+ * order, since who makes a registry now makes the log after the file. */
+static int
+check_log(const char *path, al_err_t *err) {
+  char log[PATH_MAX + 8];
+  struct stat st;
+
+  snprintf(log, sizeof log, "%s-wal", path);
+  if (lstat(log, &st) || st.st_size == 0) return 0;
+  if (lstat(path, &st) ? errno != ENOENT : st.st_size > 0) return 0;
+  al_err_set(err, AL_EREGISTRY_DAMAGED, "%s is there, and the registry %s that it belongs to is not.", log, path);
+  al_err_cure(err, "End the programs that use this home, then put registry.db back, or move it aside, too.");
+  return AL_EREGISTRY_DAMAGED;
+}
+
 /* Creates the file for us alone, or checks that the one that is there is ours alone. An existing file is not opened
  * here: closing a descriptor of it would drop the locks another connection of this process holds. */
 static int
@@ -126,8 +145,9 @@ check_file(const char *path, al_err_t *err) {
 
   int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd >= 0) {
+    int rc = fchmod(fd, 0600) ? -errno : 0; /* whatever the umask */
     close(fd);
-    return 0;
+    return rc ? al_err_set(err, rc, "The registry %s cannot be created: %s.", path, strerror(-rc)) : 0;
   }
   if (errno != EEXIST || lstat(path, &st)) {
     int e = errno;
@@ -247,6 +267,7 @@ open_file(al_db_t *db, al_err_t *err) {
   int version = 0;
 
   int rc = real_path(db->path, path, err);
+  if (!rc) rc = check_log(path, err);
   if (!rc) rc = check_file(path, err);
   if (rc) return rc;
   int sql_rc = sqlite3_open_v2(path, &db->sql,
@@ -271,7 +292,7 @@ al_db_look(const char *path, int count, int (*run)(void *data, sqlite3 *sql, al_
   int version = 0;
 
   int rc = real_path(path, real, err);
-  if (rc) return rc;
+  if (rc || (rc = check_log(real, err))) return rc;
   if (lstat(real, &st)) return -errno == -ENOENT ? -ENOENT : al_err_set(err, -errno, "%s: %s.", real, strerror(errno));
   if ((rc = judge_file(real, &st, err))) return rc;
   int sql_rc = sqlite3_open_v2(real, &db.sql,

@@ -132,10 +132,8 @@ static int
 make_dir(const char *path, al_err_t *err) {
   struct stat st;
 
-  if (mkdir(path, 0700) && errno != EEXIST) {
-    int e = errno;
-    return al_err_set(err, -e, "%s cannot be made: %s.", path, strerror(e));
-  }
+  int rc = al_plat_mkdir(path, 0700);
+  if (rc && rc != -EEXIST) return al_err_set(err, rc, "%s cannot be made: %s.", path, strerror(-rc));
   AL_AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0 || fstat(fd, &st)) {
     return al_err_set(err, AL_EHOME_UNSAFE, "%s is not a directory that we can read.", path);

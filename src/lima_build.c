@@ -83,7 +83,8 @@ begin(al_job_t *job) {
       "the disk of %" PRId64 " GiB is smaller than the image (%" PRIu64 " bytes)", q->spec->disk_gib,
       q->spec->image.virtual_size);
   }
-  if (mkdir(q->tmp, 0700) != 0) return al_err_set(&q->op.err, -errno, "%s: %s", q->tmp, strerror(errno));
+  int rc = al_plat_mkdir(q->tmp, 0700);
+  if (rc) return al_err_set(&q->op.err, rc, "%s: %s", q->tmp, strerror(-rc));
   AL_AUTO_FD int dir = open(q->tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (dir < 0) return fail(q, -errno, "");
   return write_files(q, dir);

@@ -100,8 +100,8 @@ check(al_job_t *job) {
   if (rc) return al_err_set(&q->op.err, rc, "no random bytes");
   snprintf(q->tmp, sizeof q->tmp, "%s/key-%02x%02x%02x%02x%02x%02x%02x%02x", q->op.l->home->run, r[0], r[1], r[2], r[3],
     r[4], r[5], r[6], r[7]);
-  if (mkdir(q->tmp, 0700) != 0) return al_err_set(&q->op.err, -errno, "%s: %s", q->tmp, strerror(errno));
-  return 0;
+  rc = al_plat_mkdir(q->tmp, 0700);
+  return rc ? al_err_set(&q->op.err, rc, "%s: %s", q->tmp, strerror(-rc)) : 0;
 }
 
 static int

@@ -81,7 +81,10 @@ al_plat_clone_file(const char *from, const char *to, mode_t mode);
  * absent. */
 int
 al_plat_remove_tree(int dirfd, const char *name);
-/* mkdir with parents, mode for the new ones. */
+/* mkdir whose owner has the rights of `mode` whatever the umask. -EEXIST when it is there already. */
+int
+al_plat_mkdir(const char *path, mode_t mode);
+/* The same with parents, mode for the new ones. */
 int
 al_plat_mkdirs(const char *path, mode_t mode);
 /* Reads a whole file of at most cap bytes; result is zero-terminated, caller frees. -EFBIG when larger. */

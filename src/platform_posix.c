@@ -112,6 +112,16 @@ al__plat_copy_data(int in, int out) {
 }
 
 int
+al_plat_mkdir(const char *path, mode_t mode) {
+  struct stat st;
+
+  if (mkdir(path, mode)) return -errno;
+  if (lstat(path, &st)) return -errno;
+  if ((st.st_mode & mode & 0700) == (mode & 0700)) return 0;
+  return chmod(path, (st.st_mode & 07777) | (mode & 0700)) ? -errno : 0;
+}
+
+int
 al_plat_mkdirs(const char *path, mode_t mode) {
   char buf[4096];
   struct stat st;
@@ -123,11 +133,9 @@ al_plat_mkdirs(const char *path, mode_t mode) {
     if (*p && *p != '/') continue;
     char kept = *p;
     *p = 0;
-    if (mkdir(buf, mode) && errno != EEXIST) {
-      /* A parent on a read-only or foreign file system may refuse before it says that it exists. */
-      int e = errno;
-      if (stat(buf, &st) || !S_ISDIR(st.st_mode)) return -e;
-    }
+    int rc = al_plat_mkdir(buf, mode);
+    /* A parent on a read-only or foreign file system may refuse before it says that it exists. */
+    if (rc && rc != -EEXIST && (stat(buf, &st) || !S_ISDIR(st.st_mode))) return rc;
     *p = kept;
     if (!kept) break;
   }

@@ -214,6 +214,52 @@ test_db_newer_or_foreign_is_refused(void **state) {
 }
 
 static void
+test_db_without_its_tables_is_damaged(void **state) {
+  (void) state;
+  sqlite3 *sql;
+  al_err_t err = {0};
+  assert_int_equal(sqlite3_open(":memory:", &sql), SQLITE_OK);
+  for (int i = 0; i < 2; i++) {
+    const char *text = i ? "SELECT x FROM sqlite_master" : "SELECT x FROM lanes";
+    int rc = sqlite3_exec(sql, text, NULL, NULL, NULL);
+    assert_int_equal(al_db_error(sql, rc, "list", &err), AL_EREGISTRY_DAMAGED);
+  }
+  int rc = sqlite3_exec(sql, "nonsense", NULL, NULL, NULL);
+  assert_int_equal(al_db_error(sql, rc, "list", &err), AL_EINTERNAL);
+  sqlite3_close(sql);
+}
+
+static void
+test_db_log_without_its_database_is_kept(void **state) {
+  ctx_t *c = *state;
+  char log[160];
+  struct stat st;
+  al_test_write(c->dir, "registry.db-wal", "the last rows");
+  snprintf(log, sizeof log, "%s-wal", c->path);
+  assert_int_equal(open_db(c, 2), AL_EREGISTRY_DAMAGED);
+  assert_non_null(strstr(al_err_cure_text(&c->err), "put registry.db back"));
+  assert_int_not_equal(lstat(c->path, &st), 0);
+  make_file(c, "", 0);
+  assert_int_equal(open_db(c, 2), AL_EREGISTRY_DAMAGED);
+  assert_int_equal(lstat(log, &st), 0);
+  assert_int_equal(st.st_size, 13);
+  unlink(log);
+  assert_int_equal(open_db(c, 2), 0);
+}
+
+static void
+test_db_does_not_depend_on_the_umask(void **state) {
+  ctx_t *c = *state;
+  struct stat st;
+  mode_t old = umask(0777);
+  int rc = open_db(c, 2);
+  umask(old);
+  assert_int_equal(rc, 0);
+  assert_int_equal(lstat(c->path, &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0600);
+}
+
+static void
 test_db_failed_migration_leaves_nothing(void **state) {
   ctx_t *c = *state;
   static const char *const bad[] = {"CREATE TABLE a(id)", "CREATE TABLE b(id); CREATE TABLE a(id)"};
@@ -355,6 +401,9 @@ main(void) {
     T(damaged_file_is_refused_and_kept),
     T(damage_inside_is_found),
     T(newer_or_foreign_is_refused),
+    T(without_its_tables_is_damaged),
+    T(log_without_its_database_is_kept),
+    T(does_not_depend_on_the_umask),
     T(failed_migration_leaves_nothing),
     T(unsafe_files_are_refused),
     T(directory_may_be_reached_through_a_link),

@@ -57,6 +57,19 @@ test_home_fresh_is_made_closed(void **state) {
 }
 
 static void
+test_home_does_not_depend_on_the_umask(void **state) {
+  al_home_t home;
+  al_err_t err = {0};
+  (void) state;
+  umask(0777);
+  int rc = al_home_open(in("a/h"), &home, &err);
+  umask(022);
+  assert_int_equal(rc, 0);
+  const char *const dirs[] = {in("a"), home.root, home.lima, in("a/h/lima/_config"), home.run};
+  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) assert_int_equal(mode_of(dirs[i]), 0700);
+}
+
+static void
 test_home_name_comes_from_environment(void **state) {
   al_home_t home;
   al_err_t err = {0};
@@ -235,7 +248,8 @@ test_home_install_survives_no_memory(void **state) {
 int
 main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-  const struct CMUnitTest tests[] = {T(test_home_fresh_is_made_closed), T(test_home_name_comes_from_environment),
+  const struct CMUnitTest tests[] = {T(test_home_fresh_is_made_closed),
+    T(test_home_does_not_depend_on_the_umask), T(test_home_name_comes_from_environment),
     T(test_home_bad_spelling_is_refused), T(test_home_open_to_others_is_refused), T(test_home_links_inside_are_refused),
     T(test_home_own_link_is_resolved), T(test_home_of_another_user_is_refused), T(test_home_length_has_a_limit),
     T(test_home_install_copies_and_heals), T(test_home_install_survives_no_memory)};
