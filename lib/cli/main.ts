@@ -4,6 +4,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Command, CommanderError } from "commander";
+import { LaneError } from "../errors.js";
 import { packageDir } from "../native.js";
 import { addDoctor } from "./commands/doctor.js";
 import { addImage } from "./commands/image.js";
@@ -29,18 +30,24 @@ function version(): string {
   return (JSON.parse(readFileSync(join(packageDir, "package.json"), "utf8")) as { version: string }).version;
 }
 
-/** `agent-lane ls | head -1`: the reader has gone, which is no error. */
-function endQuietlyOnEpipe(): void {
+/** `agent-lane ls | head -1`: the reader has gone, which is no error. A full disk is one. */
+function watchOutput(): void {
   for (const stream of [process.stdout, process.stderr]) {
     stream.on("error", (error: NodeJS.ErrnoException) => {
-      if (error.code !== "EPIPE") throw error;
-      process.exit(process.exitCode ?? 0);
+      if (error.code === "EPIPE") process.exit(process.exitCode ?? 0);
+      if (stream === process.stdout) complain(unwritten(error));
+      process.exit(1);
     });
   }
 }
 
+function unwritten(error: NodeJS.ErrnoException): LaneError {
+  const message = `the output could not be written: ${error.message}`;
+  return new LaneError({ code: "IO_ERROR", message, cure: "Write it to a place that takes it." });
+}
+
 async function main(): Promise<void> {
-  endQuietlyOnEpipe();
+  watchOutput();
   const program = new Command("agent-lane")
     .description("Disposable Linux VMs for coding agents: look after lanes, images and this machine.")
     .version(version())

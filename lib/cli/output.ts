@@ -12,8 +12,12 @@ export function print(text: string): void {
   process.stdout.write(`${text}\n`);
 }
 
+/** What JSON leaves as it is and a terminal does not: C1 controls, and what turns the writing direction around. */
+const UNSEEN = /[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
 export function printJson(value: unknown): void {
-  print(JSON.stringify(value, null, 2));
+  const escaped = (c: string): string => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  print(JSON.stringify(value, null, 2).replace(UNSEEN, escaped));
 }
 
 const ANSI = /\x1b\[[0-9;]*m/g;
@@ -26,7 +30,7 @@ function width(text: string): number {
 export function plain(value: unknown): string {
   if (value === null || value === undefined) return "";
   const text = typeof value === "object" ? JSON.stringify(value) : String(value as string | number | boolean);
-  return text.replace(/[\x00-\x1f\x7f-\x9f]/g, (c) => (c === "\n" ? " " : "?"));
+  return text.replace(/[\x00-\x1f]/g, (c) => (c === "\n" ? " " : "?")).replace(UNSEEN, "?");
 }
 
 /** Left-aligned columns, two blanks apart, a bold header. */

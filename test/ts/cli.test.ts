@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command as people run it: what it prints, where, and its exit status.
-import { execFileSync, spawn, spawnSync } from "node:child_process";
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { execFileSync, spawn, spawnSync, type SpawnSyncOptions } from "node:child_process";
+import { closeSync, cpSync, mkdirSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, describe, expect, it } from "vitest";
+import { afterAll, describe, expect, it, vi } from "vitest";
 import { isNewEnough } from "../../lib/cli/commands/doctor.js";
-import { bytes, plain, table, when } from "../../lib/cli/output.js";
+import { bytes, plain, printJson, table, when } from "../../lib/cli/output.js";
 
 const root = join(import.meta.dirname, "..", "..");
 const main = join(root, "dist", "cli", "main.js");
@@ -20,8 +20,9 @@ interface Run {
   readonly err: string;
 }
 
-function run(args: string[], env: NodeJS.ProcessEnv = {}): Run {
+function run(args: string[], env: NodeJS.ProcessEnv = {}, more: SpawnSyncOptions = {}): Run {
   const r = spawnSync(process.execPath, [main, ...args], {
+    ...more,
     encoding: "utf8",
     timeout: 25_000,
     env: { ...process.env, AGENT_LANE_HOME: home, AGENT_LANE_LIMACTL: "", FORCE_COLOR: undefined, NO_COLOR: "1", ...env },
@@ -124,7 +125,45 @@ describe("ls, image, reap", () => {
   });
 });
 
+describe("paths", () => {
+  it.each([["ls", "--home", ""], ["image", "import", ""], ["doctor", "--limactl", ""]])(
+    "%s %s %j: an empty one is wrong usage, not the current directory",
+    (...args) => {
+      const cwd = mkdtempSync(join(scratch, "cwd-"));
+      const { status, out, err } = run(args, {}, { cwd });
+      expect({ status, out }).toEqual({ status: 2, out: "" });
+      expect(err).toMatch(/must be a path, not an empty text/);
+      expect(readdirSync(cwd)).toEqual([]);
+    },
+  );
+
+  it("a relative one means the current directory, ~ the user's home", () => {
+    const cwd = mkdtempSync(join(scratch, "cwd-"));
+    expect(run(["ls", "--home", "rel"], {}, { cwd }).status).toBe(0);
+    expect(run(["ls", "--home=~/mine"], { HOME: scratch }, { cwd }).status).toBe(0);
+    expect(readdirSync(cwd)).toEqual(["rel"]);
+    expect(readdirSync(scratch)).toContain("mine");
+  });
+
+  it("a relative one where the current directory is gone is said so", () => {
+    const script = `mkdir gone && cd gone && rmdir ../gone && exec "$0" "$1" image import x`;
+    const r = spawnSync("/bin/sh", ["-c", script, process.execPath, main], { cwd: scratch, encoding: "utf8" });
+    expect(r.status).not.toBe(0);
+    expect(r.stderr).not.toContain("bug in Agent Lane");
+  });
+});
+
 describe("output", () => {
+  it("that cannot be written is an error in two lines", () => {
+    for (const args of [["ls"], ["--help"], ["doctor", "--json"]]) {
+      const full = openSync("/dev/full", "w");
+      const { status, err } = run(args, {}, { stdio: ["ignore", full, "pipe"] });
+      closeSync(full);
+      expect(status).toBe(1);
+      expect(err).toMatch(/^error IO_ERROR: the output could not be written: .*\ncure: .+\n$/);
+    }
+  });
+
   it("to a reader that has gone is no error", async () => {
     const child = spawn(process.execPath, [main, "--help"], {
       stdio: ["ignore", "pipe", "pipe"],
@@ -140,7 +179,13 @@ describe("output", () => {
 
   it("cannot drive the terminal", () => {
     expect(plain("a\x1b[2Jb\rc\nd\x9b")).toBe("a?[2Jb?c d?");
+    expect(plain("a\u202eb\u2066c")).toBe("a?b?c");
     expect(plain(undefined)).toBe("");
+    const write = vi.spyOn(process.stdout, "write").mockReturnValue(true);
+    printJson(["\x1b\x9b\u202e\u2028é"]);
+    const text = String(write.mock.calls[0]?.[0]);
+    write.mockRestore();
+    expect(text).toBe('[\n  "\\u001b\\u009b\\u202e\\u2028é"\n]\n');
     expect(plain({ a: 1 })).toBe('{"a":1}');
   });
 

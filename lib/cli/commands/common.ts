@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options that several commands share: where Agent Lane keeps its things, and which limactl it runs.
-import { resolve } from "node:path";
-import type { Command } from "commander";
+import { InvalidArgumentError, type Command } from "commander";
+import { hostPathOf } from "../../checks.js";
+import { asLaneError } from "../../errors.js";
 import type { NativeValue } from "../../native.js";
 
 export interface CommonOptions {
@@ -9,17 +10,32 @@ export interface CommonOptions {
   readonly limactl?: string;
 }
 
+/**
+ * A path on the command line: relative ones mean the current directory; an empty one, such as a variable that was never
+ * set, is wrong usage.
+ */
+export function pathArgument(value: string): string {
+  try {
+    return hostPathOf("It", value);
+  } catch (error) {
+    throw new InvalidArgumentError(`${asLaneError(error).message}.`);
+  }
+}
+
+/** The shell leaves the ~ of --home=~/x as it is, so we know it as in AGENT_LANE_HOME. */
+function homeArgument(value: string): string {
+  return /^~(\/|$)/.test(value) ? value : pathArgument(value);
+}
+
 export function addCommon(command: Command, { limactl = false } = {}): Command {
-  command.option("--home <dir>", "Agent Lane's directory (default: AGENT_LANE_HOME, else ~/.agent-lane)");
+  const home = "Agent Lane's directory (default: AGENT_LANE_HOME, else ~/.agent-lane)";
+  command.option("--home <dir>", home, homeArgument);
   return limactl
-    ? command.option("--limactl <path>", "limactl to use (default: AGENT_LANE_LIMACTL, else PATH)")
+    ? command.option("--limactl <path>", "limactl to use (default: AGENT_LANE_LIMACTL, else PATH)", pathArgument)
     : command;
 }
 
-/** As the engine takes them; on a command line a relative path means the current directory. */
+/** As the engine takes them. */
 export function common(options: CommonOptions): { readonly [key: string]: NativeValue } {
-  return {
-    home: options.home === undefined ? undefined : resolve(options.home),
-    limactlPath: options.limactl === undefined ? undefined : resolve(options.limactl),
-  };
+  return { home: options.home, limactlPath: options.limactl };
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent-lane image: the store of guest images.
-import { resolve } from "node:path";
 import type { Command } from "commander";
 import { engine } from "../../engine.js";
 import { bytes, plain, print, printJson, table } from "../output.js";
-import { addCommon, common, type CommonOptions } from "./common.js";
+import { addCommon, common, pathArgument, type CommonOptions } from "./common.js";
 
 type Row = Readonly<Record<string, unknown>>;
 
@@ -25,11 +24,11 @@ export function addImage(program: Command): void {
   const image = program.command("image").description("the guest images of the store");
   addCommon(image.command("import"))
     .description("copy a built image into the store, checking every file against its manifest")
-    .argument("<dir>", "directory with manifest.json and its files")
+    .argument("<dir>", "directory with manifest.json and its files", pathArgument)
     .option("--json", "print the image as a JSON object")
     .addHelpText("after", "\nExample:\n  agent-lane image import image/out/base")
     .action(async (dir: string, options: CommonOptions & { json?: boolean }) => {
-      const row = await engine().request<Row>("imageImport", { ...common(options), from: resolve(dir) });
+      const row = await engine().request<Row>("imageImport", { ...common(options), from: dir });
       if (options.json === true) return printJson(row);
       print(`imported ${plain(row["id"])}`);
     });

@@ -3,7 +3,7 @@
 import type { Command } from "commander";
 import { engine } from "../../engine.js";
 import { LaneError } from "../../errors.js";
-import { interact } from "../../interactive.js";
+import { Departure, interact } from "../../interactive.js";
 import { complain, plain } from "../output.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 
@@ -77,7 +77,7 @@ async function run(
       core,
       { lane, argv: command.length > 0 ? command : LOGIN, cwd: options.cwd, sudo: options.root ?? false, env: {} },
       { stdin: process.stdin, stdout: process.stdout, stderr: process.stderr },
-      () => false,
+      new Departure(),
     );
     process.exitCode = exitCode;
   } catch (error) {
