@@ -41,6 +41,29 @@ export function checkInteractive(options: InteractiveOptions): InteractiveOption
   return given;
 }
 
+/** Whether a lane is going away; and for those who wait for something else, the moment in which it does. */
+export class Departure {
+  readonly #waiting = new Set<() => void>();
+  #begun = false;
+
+  get begun(): boolean {
+    return this.#begun;
+  }
+
+  begin(): void {
+    this.#begun = true;
+    for (const leave of this.#waiting) leave();
+  }
+
+  on(leave: () => void): void {
+    this.#waiting.add(leave);
+  }
+
+  off(leave: () => void): void {
+    this.#waiting.delete(leave);
+  }
+}
+
 interface Command {
   readonly lane: string;
   readonly argv: readonly string[];
@@ -180,12 +203,12 @@ function onTerminal(terminal: Terminal, env: Readonly<Record<string, string>>): 
   return { tty: true, ...terminal.size, env: Object.fromEntries(own) };
 }
 
-/** Runs the command on the caller's streams. `closed` tells whether the lane is going away: then nothing waits for slow readers. */
+/** Runs the command on the caller's streams. When the lane departs, nothing waits for slow readers any more. */
 export async function interact(
   engine: Engine,
   { env, ...command }: Command,
   streams: InteractiveOptions,
-  closed: () => boolean,
+  departure: Departure,
 ): Promise<{ exitCode: number }> {
   const { signal } = streams;
   if (signal?.aborted === true) throw aborted("interactiveExec", command.lane, signal.reason);
@@ -194,7 +217,15 @@ export async function interact(
     engine.request("cancel", { exec: id, code: "ABORTED", message }).catch(() => undefined);
   };
   const broken = (): void => cancel("the stream that received the program's output was closed");
-  const onAbort = (): void => cancel("interactiveExec was aborted by its signal");
+  // Once the program has ended: nobody need wait for what its receivers have not taken.
+  let leave = (): void => undefined;
+  const left = new Promise<void>((resolve) => (leave = resolve));
+  let gaveUp = false;
+  const onAbort = (): void => {
+    gaveUp = true;
+    cancel("interactiveExec was aborted by its signal");
+    leave();
+  };
   const resized = (size: Size): void => {
     engine.request("resize", { exec: id, ...size }).catch(() => undefined);
   };
@@ -215,7 +246,7 @@ export async function interact(
       { ...command, mode: "stream", inputOpen: true, ...(terminal && onTerminal(terminal, env)) },
       {
         onBytes: (sub, data) => {
-          if (closed()) engine.taken(id, sub, data.length);
+          if (departure.begun) engine.taken(id, sub, data.length);
           else outputs[sub].write(data, () => engine.taken(id, sub, data.length));
         },
         onDrain: () => input.drain(),
@@ -225,11 +256,16 @@ export async function interact(
     terminal?.take();
     input.start(id);
     const { exitCode } = await request.done;
-    if (!closed()) await Promise.all([outputs[1].flushed(), outputs[2].flushed()]);
+    departure.on(leave);
+    let flushed = departure.begun;
+    const both = Promise.all([outputs[1].flushed(), outputs[2].flushed()]).then(() => (flushed = true));
+    if (!flushed) await Promise.race([both, left]);
+    if (gaveUp && !flushed) throw aborted("interactiveExec", command.lane, signal?.reason);
     return { exitCode };
   } catch (error) {
     throw failed ?? error;
   } finally {
+    departure.off(leave);
     signal?.removeEventListener("abort", onAbort);
     terminal?.release();
     input.stop();

@@ -5,7 +5,7 @@ import type { Engine } from "./engine.js";
 import { asLaneError, LaneError, whence } from "./errors.js";
 import { tell } from "./events.js";
 import { runExec, type ExecOptions, type ExecResult } from "./exec.js";
-import { checkInteractive, interact, type InteractiveOptions } from "./interactive.js";
+import { checkInteractive, Departure, interact, type InteractiveOptions } from "./interactive.js";
 import { iterateLines, type LinesOptions } from "./iterate.js";
 import type { ResolvedOptions } from "./options.js";
 import { LaneProcess, type SpawnOptions } from "./process.js";
@@ -28,6 +28,7 @@ export class Lane {
   readonly #engine: Engine;
   readonly #options: ResolvedOptions;
   readonly #release: () => void;
+  readonly #departure = new Departure();
   #closing: Promise<void> | undefined;
   #ended: string | undefined;
   #syncedIn = false;
@@ -78,7 +79,7 @@ export class Lane {
       engine,
       { lane: this.name, argv, cwd: streams.cwd ?? this.worktreePath, env: this.#options.env },
       streams,
-      () => this.closed,
+      this.#departure,
     );
   }
 
@@ -143,6 +144,7 @@ export class Lane {
    */
   close(): Promise<void> {
     this.#closing ??= this.#close();
+    this.#departure.begin();
     return this.#closing;
   }
 
@@ -171,6 +173,7 @@ export class Lane {
   /** @internal The lane is gone without close: lifetime over, guest lost, sync-in never came. */
   ended(reason: string): void {
     this.#ended ??= reason;
+    this.#departure.begin();
     this.#release();
   }
 

@@ -151,7 +151,7 @@ class Input extends Writable {
     try {
       const { queued } = await this.#engine.request<{ queued: number }>("write", { exec: this.#id, data, end });
       if (queued === 0 && data.length > 0) this.#over = true; // it has closed its stdin
-      if (queued > CHUNK && !this.#over) await room;
+      if (queued > CHUNK && !end && !this.#over) await room; // behind the end nobody asks for more
     } catch {
       this.#over = true;
     }

@@ -40,6 +40,7 @@ export class Feed {
   };
   readonly #onFailure = (error: unknown): void => {
     this.#failed ??= { error };
+    this.#room?.(); // a command that takes nothing must not keep the failure waiting
     this.#news?.();
   };
   readonly #onClose = (): void => {
@@ -72,7 +73,7 @@ export class Feed {
     try {
       const source = this.#source;
       if (typeof source === "string") await this.#send(Buffer.from(source, "utf8"));
-      else if (source instanceof Uint8Array) await this.#send(source);
+      else if (types.isUint8Array(source)) await this.#send(source);
       else await this.#read(source);
       if (!this.#stopped) await this.#write(new Uint8Array(), true);
     } catch (error) {
@@ -105,8 +106,10 @@ export class Feed {
   }
 
   async #send(data: Uint8Array): Promise<void> {
-    for (let at = 0; at < data.length && !this.#stopped; at += CHUNK)
+    for (let at = 0; at < data.length && !this.#stopped; at += CHUNK) {
       await this.#write(data.subarray(at, at + CHUNK), false);
+      if (this.#failed !== undefined) throw this.#failed.error;
+    }
   }
 
   async #write(data: Uint8Array, end: boolean): Promise<void> {
@@ -115,7 +118,7 @@ export class Feed {
       const { queued } = await this.#engine.request<{ queued: number }>("write", { exec: this.#id, data, end });
       // Nothing of what was just written is queued: the command has closed its stdin, as in EPIPE.
       if (queued === 0 && data.length > 0) this.#stopped = true;
-      if (queued > CHUNK && !this.#stopped) await room;
+      if (queued > CHUNK && !this.#stopped && this.#failed === undefined) await room;
     } catch (error) {
       // The command has ended: what is left goes nowhere, as with a local program. Anything else would leave it waiting.
       if (!(error instanceof LaneError) || LOST.has(error.code)) throw error;

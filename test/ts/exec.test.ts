@@ -175,12 +175,16 @@ describe("input", () => {
       cut.write("some");
       setTimeout(() => cut.destroy(), 300);
       report("cut", await refused(() => lane.exec("cat; echo whole", { stdin: cut })));
+      const full = new Readable({ read() { this.push(Buffer.alloc(65536)); } });
+      setTimeout(() => full.destroy(new Error("the disk is gone")), 1500);
+      report("full", await refused(() => lane.exec("exec sleep 90", { stdin: full })).then((e) => [e.code, e.cause]));
       report("objects", await refused(() => lane.exec("cat", { stdin: Readable.from([{ a: 1 }]) })));
       report("before", await refused(() => lane.exec("cat", { stdin: cut })).then((e) => e.code));
       report("fine", (await lane.exec("echo fine")).stdout);`);
     expect(said["error"]).toMatchObject({ code: "STDIN_FAILED", stdout: "some", cause: "the disk is gone" });
     expect((said["error"] as { message: string }).message).toContain("the disk is gone");
     expect(said["cut"]).toMatchObject({ code: "STDIN_FAILED", stdout: "some", cause: "it was closed before its end" });
+    expect(said["full"]).toEqual(["STDIN_FAILED", "the disk is gone"]); // though the command took nothing any more
     expect(said["objects"]).toMatchObject({ code: "STDIN_FAILED", cause: "it gave an object instead of bytes or text" });
     expect(said["before"]).toBe("STDIN_FAILED");
     expect(said["fine"]).toBe("fine\n");

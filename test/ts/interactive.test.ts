@@ -148,6 +148,28 @@ describe("interactiveExec", () => {
     await lane.close();
   });
 
+  it("waits for a receiver that takes nothing until the lane closes or the caller's signal comes", async () => {
+    for (const way of ["close", "signal", "closed before"]) {
+      const { engine, lane, ...streams } = await setUp();
+      const stdout = new Writable({ write: () => undefined });
+      const controller = new AbortController();
+      const done = lane.interactiveExec(["echo"], { ...streams, stdout, signal: controller.signal });
+      let settled = false;
+      void done.catch(() => undefined).then(() => (settled = true));
+      engine.last("exec").hooks.onBytes?.(1, Buffer.from("abc"));
+      if (way === "closed before") await lane.close();
+      engine.last("exec").resolve({ exitCode: 3 });
+      await tick(20);
+      expect(settled).toBe(way === "closed before");
+      if (way === "close") await lane.close();
+      if (way === "signal") controller.abort(new Error("enough"));
+      if (way !== "signal") expect(await done).toEqual({ exitCode: 3 });
+      else expect(await rejection(done)).toMatchObject({ code: "ABORTED", cause: { message: "enough" } });
+      expect([stdout.listenerCount("error"), streams.stderr.listenerCount("error")]).toEqual([0, 0]);
+      await lane.close();
+    }
+  });
+
   it("cancels the program when the caller's stdout breaks, instead of throwing", async () => {
     const { engine, lane, ...streams } = await setUp();
     const stdout = new Writable({ write: (_chunk, _enc, cb) => cb(new Error("EPIPE")) });
