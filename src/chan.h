@@ -105,7 +105,7 @@ al_chan_ping(al_chan_t *c, void (*cb)(void *data, int status, uint64_t ns), void
 void
 al_chan_time(al_chan_t *c, uint64_t wall_ns, uint64_t mono_ns);
 
-/* AL_ECHANNEL_CLOSED, -E2BIG (argv + env over AL_OPEN_MAX), -EMFILE (AL_STREAMS_MAX), -ENOMEM. */
+/* AL_ECHANNEL_CLOSED, AL_EBAD_OPTION (argv + env over AL_OPEN_MAX), AL_EBUSY (AL_STREAMS_MAX), -ENOMEM. */
 int
 al_stream_exec(
   al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);

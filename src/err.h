@@ -39,7 +39,7 @@
     "The stored image changed after import. `agent-lane image import DIR` replaces it.") \
   X(IMAGE_INVALID, -20013, "An image's manifest or one of its files breaks the format.", \
     "Build the image again with image/build and import the result.") \
-  X(BUSY, -20014, "No place became free in time: maxConcurrentVms lanes were open.", \
+  X(BUSY, -20014, "No place became free in time: maxConcurrentVms lanes were open; or a lane has 256 calls open.", \
     "Wait for the lanes named in the message, close them, or raise maxConcurrentVms.") \
   X(CONFIG_REFUSED, -20015, "Lima's effective configuration of the lane is not the one that was asked for.", \
     "Remove the setting named in the message from Lima's configuration; a lane never starts with it.") \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the channel against a scripted peer: its end in every way, numbers, memory running out, random frames. */
+#include "chan_int.h"
 #include "chan_peer.h"
 
 static void
@@ -108,7 +109,9 @@ test_chan_ids_rise_whoever_goes_first(void **state) {
   }
   for (int i = 3; i < AL_STREAMS_MAX; i++) open_exec(&r, &u[i], false);
   u[AL_STREAMS_MAX].r = &r;
-  assert_int_equal(al_stream_exec(r.chan, &req, &cbs, &u[AL_STREAMS_MAX], &u[AL_STREAMS_MAX].s, &err), -EMFILE);
+  assert_int_equal(al_stream_exec(r.chan, &req, &cbs, &u[AL_STREAMS_MAX], &u[AL_STREAMS_MAX].s, &err), AL_EBUSY);
+  assert_non_null(strstr(err.msg, "256 commands"));
+  assert_non_null(strstr(al_err_cure_text(&err), "Wait for some"));
   for (uint32_t i = 4; i <= AL_STREAMS_MAX; i++) {
     expect(&r, &f, AL_F_EXEC);
     assert_int_equal(f.stream, i);
@@ -116,6 +119,11 @@ test_chan_ids_rise_whoever_goes_first(void **state) {
   }
   put_exit(&r, 200, 0, 0, "");
   rig_wait(&r, &u[199].done, 1000);
+  uint32_t last = r.chan->last_id;
+  r.chan->last_id = AL_STREAM_FROM_GUEST - 1 - AL_STREAMS_MAX; /* the numbers below must do for all that wait for one */
+  assert_int_equal(al_stream_exec(r.chan, &req, &cbs, &u[199], &u[199].s, &err), AL_EBUSY);
+  assert_non_null(strstr(al_err_cure_text(&err), "new lane"));
+  r.chan->last_id = last;
   open_exec(&r, &u[199], false);
   expect(&r, &f, AL_F_EXEC);
   assert_int_equal(f.stream, AL_STREAMS_MAX + 1);
