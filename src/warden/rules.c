@@ -68,9 +68,12 @@ static const rule_t rules[] = {
  * CPU it clears pages seven times and fills pipes three times as fast. */
 /* The kernel's own words. A guest that panics ends, instead of standing still until somebody's patience ends. And Linux
  * looks at boot whether ten ticks of the timer come in time; with an emulator on a busy host they may not, and it panics
- * ("IO-APIC + timer doesn't work"). */
+ * ("IO-APIC + timer doesn't work").
+ * Linux rewrites its own running code when the first memory cgroup is made, to count what the kernel itself allocates.
+ * QEMU 7.2 may keep its translation of a breakpoint that stood there for a moment, and then the guest is lost: so that is
+ * not counted where QEMU translates (docs/adr/0011-code-that-changes.md). */
 #define ALWAYS " panic=-1"
-#define EMULATED_WORDS ALWAYS " no_timer_check"
+#define EMULATED_WORDS ALWAYS " no_timer_check cgroup.memory=nokmem,nosocket"
 
 #if defined(__x86_64__)
 #define EMULATED ",-erms,-fsrm"

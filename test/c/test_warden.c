@@ -123,6 +123,8 @@ expect_line(const char *seen, const char *line, int times) {
 #define EMULATED_CPU "max"
 #endif
 
+#define WORDS "root=/dev/vda rw console=ttyS0 quiet panic=-1"
+
 static void
 test_warden_adds_the_policy(void **state) {
   const char *restricted =
@@ -139,8 +141,7 @@ test_warden_adds_the_policy(void **state) {
     expect_line(seen, "tcg,thread=multi,tb-size=512", i != 1);
     expect_line(seen, i == 1 ? "host" : EMULATED_CPU, 1);
     expect_line(seen, disk, 1);
-    const char *words = "root=/dev/vda rw console=ttyS0 quiet panic=-1";
-    expect_line(seen, i == 1 ? words : "root=/dev/vda rw console=ttyS0 quiet panic=-1 no_timer_check", 1);
+    expect_line(seen, i == 1 ? WORDS : WORDS " no_timer_check cgroup.memory=nokmem,nosocket", 1);
     expect_line(seen, "-no-user-config\n-nodefaults\n-no-reboot", 1);
     if (access("/proc/self", F_OK) == 0)
       expect_line(seen, "-sandbox\non,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny", 1);
