@@ -317,6 +317,14 @@ al_lima_open(
   return rc;
 }
 
+bool
+al_lima_complete(const al_lima_t *l) {
+  const char *const programs[] = {l->warden, l->agent[0], l->agent[1]};
+  for (size_t i = 0; i < sizeof programs / sizeof *programs; i++)
+    if (programs[i][0] && access(programs[i], X_OK)) return false;
+  return true;
+}
+
 /* ---- version ---- */
 
 typedef struct version_s {

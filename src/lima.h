@@ -56,6 +56,9 @@ typedef struct al_lima_opts_s {
 int
 al_lima_open(
   al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *home, const al_lima_opts_t *opts, al_err_t *err);
+/* Whether what open installed is still there; it may have been removed under our feet. */
+bool
+al_lima_complete(const al_lima_t *l);
 /* `limactl --version` (5 s): AL_ELIMA_TOO_OLD, AL_ELIMA_UNKNOWN_VERSION. Remembers the answer while the file's identity
  * stays. */
 void

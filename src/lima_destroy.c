@@ -20,7 +20,8 @@
  *   2 limactl delete -f NAME, when there is a lima.yaml for it to read. Its failure is not final.
  *   3 sweep (worker): processes of the lane are killed by identity until a scan finds none, at most 5 s.
  *   4 remove (worker): the directory, if it is still there, by descriptors; also _tmp.NAME. Then the proof: nothing may be left.
- * A directory that Lima could not read (half-made) goes straight to 3. */
+ * A directory that Lima could not read (half-made) goes straight to 3, and so does one that we cannot: its VM must end
+ * whatever has become of the directory, and the proof says what is wrong with that. */
 
 #define SWEEP_MS 5000
 #define SWEEP_PAUSE_MS 5
@@ -294,7 +295,7 @@ static void
 inspected(al_job_t *job, int status) {
   destroy_t *d = (destroy_t *) job;
   al_lima_t *l = d->op.l;
-  if (status) {
+  if (status == UV_ECANCELED) {
     end(d, status);
     return;
   }

@@ -32,6 +32,62 @@ describe("an end that cannot be proven", () => {
   });
 });
 
+describe("a home that changes under our feet", () => {
+  const processes = `
+    import { chmodSync, existsSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
+    const { engine } = await import(new URL("engine.js", PACKAGE));
+    const home = OPTIONS.home, events = [];
+    process.on("warning", () => undefined);
+    const running = (name) => readdirSync("/proc").filter((pid) => /^\\d+$/.test(pid)).map((pid) => {
+      try { return readFileSync("/proc/" + pid + "/cmdline", "latin1").replaceAll("\\0", " "); } catch { return ""; }
+    }).filter((line) => line.includes(name));`;
+
+  it.each([
+    ["moved away", 'renameSync(home + "/lima", home + "/run/l")', 'renameSync(home + "/run/l", home + "/lima")'],
+    ["closed to us", 'chmodSync(home + "/lima", 0)', 'chmodSync(home + "/lima", 0o700)'],
+  ])("ends the VM also when its directory is %s; that is told, and the next sweep does the rest", async (_, away, back) => {
+    const s = stage();
+    const r = await s.run(
+      `${processes}
+      const lane = await create({ onEvent: (e) => events.push(e.type) });
+      const name = readdirSync(home + "/lima").find((n) => n.startsWith("agent-lane-"));
+      report("before", running(name).length);
+      ${away};
+      await lane.close();
+      report("after", running(name));
+      ${back};
+      report("events", events.slice(-3));
+      await (await create()).close();`,
+      { NODE_NO_WARNINGS: "1" },
+    );
+    expect(r.err).toBe("");
+    expect(r.said["before"]).toBeGreaterThan(2);
+    expect(r.said["after"]).toEqual([]);
+    expect(r.said["events"]).toEqual(["closing", "stuck", "close-failed"]);
+    expect(s.left()).toEqual([]);
+    expect(s.sql("SELECT name FROM lanes WHERE state <> 'closed'")).toEqual([]);
+  });
+
+  it("puts new lanes into the registry that all others see, and its programs back", async () => {
+    const s = stage();
+    const r = await s.run(`${processes}
+      const list = async () => (await engine().request("list", { home })).length;
+      const first = await create();
+      for (const tail of ["", "-wal", "-shm"]) rmSync(home + "/registry.db" + tail, { force: true });
+      rmSync(home + "/bin", { recursive: true });
+      const second = await create();
+      report("listed", await list());
+      report("file", existsSync(home + "/registry.db"));
+      await first.close(); await second.close();
+      rmSync(home + "/bin", { recursive: true });
+      report("third", await failure(async () => { await (await create()).close(); }));`);
+    expect(r.err).toBe("");
+    expect(r.said).toMatchObject({ listed: 1, file: true, third: "it succeeded" });
+    expect(s.left()).toEqual([]);
+    expect(s.sql("SELECT state FROM lanes")).toEqual(["closed", "closed"]);
+  });
+});
+
 describe("a create that fails and cannot be cleaned up", () => {
   it("says the first error first, then what is left, which the next create removes", async () => {
     const s = stage({ at: { "start.read": [{ slow: 500 }, { fatal: "no such luck" }] } });
