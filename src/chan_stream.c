@@ -76,13 +76,6 @@ append_text(al_buf_t *b, uint16_t tag, const char *text) {
   return al__tlv_append(b, tag, text, strlen(text));
 }
 
-static int
-busy(al_err_t *err, const char *what, const char *cure) {
-  al_err_set(err, AL_EBUSY, "%s", what);
-  al_err_cure(err, "%s", cure);
-  return AL_EBUSY;
-}
-
 /* Room for one more stream? The request itself is built by the caller into s->open. */
 static int
 new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err) {
@@ -90,10 +83,16 @@ new_stream(al_chan_t *c, uint8_t kind, const al_stream_cbs_t *cbs, void *data, a
     if (c->why.code) return al_err_set(err, AL_ECHANNEL_CLOSED, "%s", c->why.msg);
     return al_err_set(err, AL_ECHANNEL_CLOSED, "the channel to the guest is not open");
   }
-  if (c->nstreams >= AL_STREAMS_MAX)
-    return busy(err, "256 commands and transfers are running in the lane at once", "Wait for some of them to end.");
-  if (c->last_id >= AL_STREAM_FROM_GUEST - 1 - AL_STREAMS_MAX)
-    return busy(err, "the lane has had as many commands and transfers as it can", "Create a new lane.");
+  if (c->nstreams >= AL_STREAMS_MAX) {
+    al_err_set(err, AL_EBUSY, "%d commands and transfers are running in the lane at once", AL_STREAMS_MAX);
+    al_err_cure(err, "Wait for some of them to end.");
+    return AL_EBUSY;
+  }
+  if (c->last_id >= AL_STREAM_FROM_GUEST - 1 - AL_STREAMS_MAX) {
+    al_err_set(err, AL_EBUSY, "the lane has had as many commands and transfers as it can");
+    al_err_cure(err, "Create a new lane.");
+    return AL_EBUSY;
+  }
   al_stream_t *s = al_calloc(1, sizeof *s);
   if (!s) return al_err_set(err, -ENOMEM, "out of memory");
   s->c = c;

@@ -41,7 +41,7 @@ export default [
   // Commands.
   { name: "the result does not wait for lines", file: "src/exec.c", test: "c:test_exec",
     from: `if (e->out[i].keep != AL_KEEP_LINES || e->out[i].handed == 0) continue;`, to: `continue;` },
-  { name: "who is between two programs is overlooked", file: "src/lima_procs.c", test: "c:test_lima_life",
+  { name: "who is between two programs is overlooked", file: "src/lima_procs.c", test: "c:test_lima_destroy",
     from: `if (len == 0 && id->exe[0]) s->procs->nameless++;`, to: `` },
   { name: "close twice", file: "src/exec.c", test: "c:test_exec", from: `if (!e->ended || e->settling) return;`, to: `if (!e->ended) return;` },
   { name: "no common limit of output", file: "src/exec.c", test: "c:test_exec_end",
@@ -65,7 +65,7 @@ export default [
     from: `if (st->st_mode & S_ISVTX) return 0;`, to: `if (st->st_mode) return 0;` },
   { name: "unknown keys of Lima are welcome", file: "src/lima_verify.c", test: "c:test_lima",
     from: `if (!w && !says_nothing(got->items[i], 0))`, to: `if (!w && !says_nothing(got->items[i], DEPTH_MAX + 1) && depth > DEPTH_MAX)` },
-  { name: "pid files of strangers stay", file: "src/lima_destroy.c", test: "c:test_lima_life",
+  { name: "pid files of strangers stay", file: "src/lima_destroy.c", test: "c:test_lima_destroy",
     from: `if (p->id.pid != (pid_t) pid) continue;`, to: `` },
   { name: "an image that changed", file: "src/image_verify.c", test: "c:test_image", from: `if (strcmp(hex, f->sha256)) {`, to: `if (hex[0] == 0) {` },
   { name: "the network is open", file: "src/warden/rules.c", test: "c:test_warden",

@@ -18,6 +18,6 @@ export default [
     from: `if (s->state != AL_SLOT_RUN || s->host_ended)`, to: `if (s->state != AL_SLOT_RUN)` },
   { name: "the agent counts its ACKs", file: "src/agent/io.c", test: "c:test_chan_model",
     from: `if (type != AL_F_ACK) out_total +=`, to: `out_total +=` },
-  { name: "a byte of stdin is left where it was", file: "src/agent/stream.c", test: "c:test_chan_model",
+  { name: "a byte of stdin is left where it was", file: "src/agent/stream.c", test: "c:test_agent_flow",
     from: `memmove(area, area + s->area_off, s->area_len);`, to: `memmove(area, area + s->area_off, s->area_len - (s->area_len > 1));` },
 ];

@@ -63,9 +63,6 @@ static const rule_t rules[] = {
 };
 #define RULES (sizeof rules / sizeof rules[0])
 
-/* QEMU emulates `rep movsb` and `rep stosb` byte by byte. A guest that is told of a CPU on which they are fast clears and
- * copies memory by nothing else (Linux' clear_page and copy_user, glibc's memcpy): without these two features of the
- * CPU it clears pages seven times and fills pipes three times as fast. */
 /* The kernel's own words. A guest that panics ends, instead of standing still until somebody's patience ends. And Linux
  * looks at boot whether ten ticks of the timer come in time; with an emulator on a busy host they may not, and it panics
  * ("IO-APIC + timer doesn't work").
@@ -75,10 +72,13 @@ static const rule_t rules[] = {
 #define ALWAYS " panic=-1"
 #define EMULATED_WORDS ALWAYS " no_timer_check cgroup.memory=nokmem,nosocket"
 
+/* QEMU emulates `rep movsb` and `rep stosb` byte by byte. A guest that is told of a CPU on which they are fast clears and
+ * copies memory by nothing else (Linux' clear_page and copy_user, glibc's memcpy): without these two features of the
+ * CPU it clears pages seven times and fills pipes three times as fast. */
 #if defined(__x86_64__)
-#define EMULATED ",-erms,-fsrm"
+#define EMULATED_CPU ",-erms,-fsrm"
 #else
-#define EMULATED ""
+#define EMULATED_CPU ""
 #endif
 
 static const char *const accel_names[] = {"tcg", "kvm", "hvf"};
@@ -201,7 +201,7 @@ add_value(const al_warden_policy_t *policy, const rule_t *rule, const char *valu
   switch (rule->act) {
   case MACHINE: return add_machine(policy, value, vm);
   case CPU: /* "host" needs a hypervisor */
-    if (policy->accel == AL_WARDEN_TCG) return al_warden_add(vm, "max%s" EMULATED, value + strcspn(value, ","));
+    if (policy->accel == AL_WARDEN_TCG) return al_warden_add(vm, "max%s" EMULATED_CPU, value + strcspn(value, ","));
     break;
   case WORDS: return al_warden_add(vm, policy->accel == AL_WARDEN_TCG ? "%s" EMULATED_WORDS : "%s" ALWAYS, value);
   case SMP:

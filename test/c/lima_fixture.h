@@ -188,4 +188,20 @@ build(void) {
   assert_answer(&a, 0, NULL);
 }
 
+AL_TEST_FN answer_t
+destroy_name(const char *name) {
+  answer_t a = {.done = false};
+  al_lima_destroy(&lima, name, on_answer, &a);
+  assert_false(a.done);
+  al_test_until(&loop, &a.done, 30000);
+  return a;
+}
+
+AL_TEST_FN void
+destroyed(void) {
+  answer_t a = destroy_name(NAME);
+  assert_answer(&a, 0, NULL);
+  assert_false(exists(spec.dir));
+}
+
 #endif

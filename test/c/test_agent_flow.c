@@ -2,19 +2,17 @@
 /* The lane agent as a local process: flow control, of stdin, of output, and of the whole channel. */
 #include "agent_host.h"
 
-/* 5 MB in and out with both windows and the pacing kept. */
+/* In and out through a command that writes what it reads, with both windows and the pacing kept. */
 static void
-test_stdin_five_megabytes_through_cat(void **state) {
-  (void) state;
+through(const char *command, size_t total) {
   peer_t p;
   result_t r = {0};
-  const size_t total = 5000000;
   peer_start(&p);
   peer_hello(&p);
   uint8_t *in = malloc(total);
   assert_non_null(in);
   for (size_t i = 0; i < total; i++) in[i] = (uint8_t) (i * 2654435761u >> 13);
-  uint32_t id = peer_exec(&p, AL_EXEC_STDIN, "cat");
+  uint32_t id = peer_exec(&p, AL_EXEC_STDIN, command);
   size_t at = 0;
   bool ended = false;
   while (!r.exited) {
@@ -38,6 +36,19 @@ test_stdin_five_megabytes_through_cat(void **state) {
   free(in);
   free(r.out);
   peer_stop(&p);
+}
+
+static void
+test_stdin_five_megabytes_through_cat(void **state) {
+  (void) state;
+  through("cat", 5000000);
+}
+
+/* Who reads in bits leaves both its pipe and the agent's own area full, so what waits there is moved as more comes. */
+static void
+test_stdin_of_a_slow_reader(void **state) {
+  (void) state;
+  through("for i in 1 2 3 4 5 6 7 8; do sleep 0.1; dd bs=70000 count=1 iflag=fullblock 2>/dev/null; done; cat", 1500000);
 }
 
 static void
@@ -162,6 +173,7 @@ int
 main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_stdin_five_megabytes_through_cat),
+    cmocka_unit_test(test_stdin_of_a_slow_reader),
     cmocka_unit_test(test_stdin_reader_gone_bytes_are_credited),
     cmocka_unit_test(test_output_never_exceeds_credit),
     cmocka_unit_test(test_output_follows_the_channel),
