@@ -205,6 +205,8 @@ al__lima_console_line(const char *dir, char *out, size_t cap) {
   out[0] = 0;
   snprintf(path, sizeof path, "%s/serial.log", dir);
   if (al_plat_read_file(-1, path, CONSOLE_MAX, &text, &len) != 0) return;
+  const char *panic = strstr(text, "Kernel panic"); /* says more than the addresses that follow it */
+  if (panic) len = (size_t) (panic - text) + strcspn(panic, "\n");
   while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == '\r')) len--;
   size_t from = len;
   while (from > 0 && text[from - 1] != '\n') from--;

@@ -126,7 +126,7 @@ fail(al_boot_t *b, const al_err_t *err) {
 static void
 fail_start(al_boot_t *b, const char *how) {
   al_err_t err = {0};
-  char warden[300], agent[300];
+  char warden[300], agent[300], console[160];
   al__lima_log_message(b->spec.dir, "warden.log", warden, sizeof warden);
   static const char refused[] = "warden: refused: ";
   if (strncmp(warden, refused, sizeof refused - 1) == 0) {
@@ -138,9 +138,10 @@ fail_start(al_boot_t *b, const char *how) {
   const char *event = b->event_error;
   static const char idle[] = "warden: not started: ";
   bool not_started = strncmp(warden, idle, sizeof idle - 1) == 0;
-  al_err_set(&err, AL_ESTART_FAILED, "%s%s%s%s%s%s%s", how, event[0] ? "; Lima's host agent reported: " : "", event,
+  al__lima_console_line(b->spec.dir, console, sizeof console);
+  al_err_set(&err, AL_ESTART_FAILED, "%s%s%s%s%s%s%s%s%s", how, event[0] ? "; Lima's host agent reported: " : "", event,
     not_started ? "; the warden did not start QEMU: " : "", not_started ? warden + sizeof idle - 1 : "",
-    agent[0] ? "; its log ends with: " : "", agent);
+    console[0] ? "; the guest's last words: " : "", console, agent[0] ? "; its log ends with: " : "", agent);
   fail(b, &err);
 }
 

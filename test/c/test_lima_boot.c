@@ -65,6 +65,8 @@ test_boot_failures_say_why(void **state) {
   boot_fails(
     "fake_start() { echo 'warden: not started: the owner is gone' >$LIMA_HOME/$1/warden.log; fatal 'exit status 1'; }\n",
     5000, AL_ESTART_FAILED, "exit status 1; the warden did not start QEMU: the owner is gone");
+  boot_fails("fake_start() { printf 'a\\nKernel panic: no init\\nKernel Offset: 0\\n' >$LIMA_HOME/$1/serial.log; fatal 'exit status 1'; }\n", 5000,
+    AL_ESTART_FAILED, "exit status 1; the guest's last words: Kernel panic: no init");
   boot_fails(
     "fake_start() { event $1 '{\"sshLocalPort\":70000}'; sleep 60; }\n", 5000, AL_ESTART_FAILED, "port that is none");
   boot_fails("fake_start() { echo junk >$LIMA_HOME/$1/ha.stdout.log; event $1 '{}'; sleep 60; }\n", 500,

@@ -68,9 +68,9 @@ function flipByte(file) {
   closeSync(fd);
 }
 
-/** The image with another init, which never answers. Big files are linked, not copied. */
-function muteImage() {
-  const dir = scratch("mute-image");
+/** The image with another init. Big files are linked, not copied. */
+function imageWithInit(init) {
+  const dir = scratch("other-init");
   const manifest = JSON.parse(readFileSync(join(imageDir, "manifest.json"), "utf8"));
   for (const { name } of manifest.files) {
     try {
@@ -80,7 +80,7 @@ function muteImage() {
     }
   }
   manifest.name = "mute";
-  manifest.boot.qemu.cmdline = manifest.boot.qemu.cmdline.replace(/init=\S+/, "init=/no/such/init");
+  manifest.boot.qemu.cmdline = manifest.boot.qemu.cmdline.replace(/init=\S+/, `init=${init}`);
   writeFileSync(join(dir, "manifest.json"), JSON.stringify(manifest));
   return dir;
 }
@@ -233,10 +233,22 @@ describe("host", { concurrency: false, timeout: 600_000 }, () => {
     assert.ok(isEmpty(leftovers(home)), JSON.stringify(leftovers(home)));
   });
 
-  it("a guest that never answers: START_TIMEOUT within the limit, nothing left", async () => {
-    const home = freshHome(), image = muteImage();
-    const imported = agentLane(["image", "import", image], { env: { ...process.env, AGENT_LANE_HOME: home } });
+  function homeWithInit(init) {
+    const home = freshHome();
+    const imported = agentLane(["image", "import", imageWithInit(init)], { env: { ...process.env, AGENT_LANE_HOME: home } });
     assert.equal(imported.code, 0, imported.errors);
+    return home;
+  }
+
+  it("a guest that panics: START_FAILED with its last words, nothing left", async () => {
+    const home = homeWithInit("/no/such/init");
+    const error = await fails("START_FAILED", () => openLane({ home, startTimeoutSeconds: 120 }));
+    assert.match(error.message, /the guest's last words: .*Kernel panic/);
+    await nothingLeft(10, home);
+  });
+
+  it("a guest that never answers: START_TIMEOUT within the limit, nothing left", async () => {
+    const home = homeWithInit("/bin/cat"); // it waits for what nobody types
     const started = Date.now();
     const error = await fails("START_TIMEOUT", () => openLane({ home, startTimeoutSeconds: 24 }));
     const seconds = (Date.now() - started) / 1000;

@@ -89,19 +89,21 @@ describe("transport port", { concurrency: false }, () => {
   });
 });
 
-describe("a port that the guest takes away", { concurrency: false }, () => {
-  it("is the end of the lane, whether or not a command waits", { timeout: 300_000 }, async () => {
-    const events = [];
-    const { handle, name } = await open({ transport: "port", onEvent: (e) => events.push(e) });
-    const unbind =
-      "d=$(readlink -f $(dirname $(grep -lx agent-lane /sys/class/virtio-ports/*/name))/device); " +
-      "(sleep 1; echo ${d##*/} >/sys/bus/virtio/drivers/virtio_console/unbind) >/dev/null 2>&1 & ";
-    await handle.exec(unbind, { sudo: true });
-    // Nobody asks the lane anything: the host hears it from QEMU, not by waiting in vain for an answer.
-    await until("the lane's end", 30, () => events.some((e) => e.type === "closed"));
-    await fails("LANE_CLOSED", () => handle.exec("true")).catch(() => undefined);
-    assert.deepEqual(commands(name), []);
-    await handle.close();
-    await nothingLeft();
-  });
+describe("a guest that goes away by itself", { concurrency: false }, () => {
+  // Nobody asks the lane anything: the host hears of it from QEMU, not by waiting in vain for an answer.
+  const unbind =
+    "d=$(readlink -f $(dirname $(grep -lx agent-lane /sys/class/virtio-ports/*/name))/device); " +
+    "(sleep 1; echo ${d##*/} >/sys/bus/virtio/drivers/virtio_console/unbind) >/dev/null 2>&1 & ";
+  const panic = "(sleep 1; echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger) >/dev/null 2>&1 &";
+  for (const [what, command] of [["takes its port away", unbind], ["panics", panic]])
+    it(`${what}: the lane ends with it, though no command waits`, { timeout: 300_000 }, async () => {
+      const events = [];
+      const { handle, name } = await open({ transport: "port", onEvent: (e) => events.push(e) });
+      await handle.exec(command, { sudo: true });
+      await until("the lane's end", 30, () => events.some((e) => e.type === "closed"));
+      await fails("LANE_CLOSED", () => handle.exec("true"));
+      assert.deepEqual(commands(name), []);
+      await handle.close();
+      await nothingLeft();
+    });
 });
