@@ -90,6 +90,8 @@
     "Choose a target that is a plain path below the root, not in .git, and not a link or directory.") \
   X(COPY_OUT_FAILED, -20038, "The file did not come out whole, or could not be written on the host.", \
     "See the message; the target was left as it was.") \
+  X(COPY_OUT_LIMIT, -20056, "The lane has copied out as much as it may in all.", \
+    "Raise maxCopyOutTotalBytes or create a new lane.") \
   X(REGISTRY_DAMAGED, -20040, "The registry cannot be read, or is not one of this version of Agent Lane.", \
     "End the programs that use this home, then move registry.db, registry.db-wal and registry.db-shm in it aside; none is " \
     "overwritten. Lanes that stood in it stay below lima/ in the home: `agent-lane doctor` names them, and how to " \

@@ -126,6 +126,7 @@ copy_paths(const al_val_t *p, const char **host, const char **guest, al_err_t *e
 
 static void
 do_copy(al_engine_t *e, al_request_t *r, al_op_kind_t kind) {
+  static const al_xfer_cbs_t cbs = { .on_end = on_copied };
   al_lane_t *lane = al_op_lane(e, r);
   if (!lane) return;
   al_err_t err = { 0 };
@@ -137,8 +138,9 @@ do_copy(al_engine_t *e, al_request_t *r, al_op_kind_t kind) {
   if (!rc) rc = al_val_get_int(r->params, "maxBytes", max, 1, 4ll << 30, &max, &err);
   if (!rc && !(op = al_op_new(lane, r->id, kind))) rc = al_err_set(&err, -ENOMEM, "out of memory");
   if (!rc) {
-    rc = kind == AL_OP_IN ? al_xfer_in(lane->chan, host, guest, on_copied, op, &op->xfer, &err)
-                          : al_xfer_out(lane->chan, guest, host, root, (uint64_t) max, on_copied, op, &op->xfer, &err);
+    al_xfer_limits_t limits = { .max_bytes = (uint64_t) max };
+    rc = kind == AL_OP_IN ? al_xfer_in(lane->chan, host, guest, NULL, &cbs, op, &op->xfer, &err)
+                          : al_xfer_out(lane->chan, guest, host, root, &limits, &cbs, op, &op->xfer, &err);
     if (rc) al_op_free(op);
   }
   if (rc) al_op_fail(e, r->id, &err, lane->spec.name);

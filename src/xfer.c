@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define TELL_MS 100 /* between two calls of on_progress */
+
 void
 al_xfer_cancel(al_xfer_t *x, const al_err_t *why) {
   al_err_t aborted = { 0 };
@@ -15,6 +17,20 @@ al_xfer_cancel(al_xfer_t *x, const al_err_t *why) {
     why = &aborted;
   }
   x->cancel(x, why);
+}
+
+void
+al__xfer_tell(al_xfer_t *x, uv_loop_t *loop) {
+  if (!x->cbs.on_progress) return;
+  uint64_t now = uv_now(loop);
+  if (x->told && now - x->told < TELL_MS) return;
+  x->told = now;
+  x->cbs.on_progress(x, x->data, &x->stats);
+}
+
+void
+al__xfer_ended(al_xfer_t *x) {
+  x->cbs.on_end(x, x->data, &x->stats, &x->err);
 }
 
 int
@@ -46,11 +62,14 @@ fail:
 }
 
 int
-al__pipe_put(al_pipe_t *p, const void *bytes, size_t n) {
+al__pipe_put(al_pipe_t *p, const void *bytes, size_t n, const al_xfer_stats_t *stats) {
   al_block_t *b = al_malloc(sizeof *b + n);
   if (!b) return -ENOMEM;
   b->next = NULL;
   b->len = n;
+  b->done = stats->bytes;
+  b->files = stats->files;
+  b->total = stats->total;
   memcpy(b->bytes, bytes, n);
   uv_mutex_lock(&p->lock);
   while (!p->broken && p->bytes > 0 && p->bytes + n > AL_PIPE_MAX) uv_cond_wait(&p->room, &p->lock);

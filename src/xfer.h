@@ -4,38 +4,59 @@
 #define AL_XFER_H
 
 #include "chan.h"
+#include "names.h"
 
 #define AL_COPY_OUT_MAX (256ull << 20)
 
 typedef struct al_xfer_s al_xfer_t;
 typedef struct al_xfer_stats_s {
-  uint64_t bytes, files;
+  uint64_t bytes, files; /* so far; in the end: in all. files counts entries of every kind */
+  uint64_t total;        /* bytes in all, 0 = not known */
+  uint64_t changed;      /* in: files that grew or shrank while they were read: cut or padded with zeros */
+  char changed_path[AL_PATH_MAX + 1]; /* in: the first of them on the host, "" = none; any bytes */
 } al_xfer_stats_t;
-/* Last and exactly once; err->code 0 = done. */
+
+/* Both on the loop thread. on_progress comes at most ten times a second, never from inside a call of the receiver's and
+ * never after on_end; `changed` is not told before the end. It may cancel. on_end comes last and exactly once;
+ * err->code 0 = done. */
+typedef void (*al_xfer_progress_cb)(al_xfer_t *x, void *data, const al_xfer_stats_t *stats);
 typedef void (*al_xfer_cb)(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t *err);
+typedef struct al_xfer_cbs_s {
+  al_xfer_progress_cb on_progress; /* NULL = none */
+  al_xfer_cb on_end;
+} al_xfer_cbs_t;
+
+typedef struct al_xfer_limits_s {
+  uint64_t max_bytes; /* of this call; 0 = AL_COPY_OUT_MAX; more is AL_EFILE_TOO_LARGE */
+  /* Bytes that the lane may still copy out in all, counted down as they arrive, by all its calls; NULL = no bound. Loop
+   * thread; must live until on_end. More is AL_ECOPY_OUT_LIMIT. */
+  uint64_t *left;
+  uint32_t max_entries, max_depth; /* trees; 0 = 100,000 and 64 */
+  bool executables;                /* trees: keep the x bits (default: regular files lose them) */
+} al_xfer_limits_t;
 
 /* File or directory *as* guest_path, owned by agent; missing parents are made. Walked on a thread of its own, streamed
  * as a pax tar to the guest's tar; modes, times of the last change, links, hard links and holes are kept, owners and
  * extended attributes are not. Links below host_path are copied as links, host_path itself is followed. A file is put
  * in place whole or not at all; a directory is merged in place, so what was unpacked before a failure stays. Sockets,
  * FIFOs and devices: AL_ESOURCE_UNSUPPORTED; AL_ESOURCE_MISSING; AL_ESOURCE_UNREADABLE, also for a file that shrinks
- * while it is read (one that grows is cut at the size it had); AL_ECOPY_IN_FAILED with what tar printed. Strings are
- * copied. An error returned here (a guest path that cannot be, no memory, AL_ECHANNEL_CLOSED) means that cb will not be
- * called. */
+ * while it is read (one that grows is cut at the size it had); AL_ECOPY_IN_FAILED with what tar printed. `ignore` are
+ * patterns as in a .gitignore, NULL-terminated, NULL = none. Everything is copied. An error returned here (a guest path
+ * that cannot be, AL_EBAD_OPTION for a bad pattern, no memory, AL_ECHANNEL_CLOSED) means that on_end will not come. */
 int
-al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_cb cb, void *data, al_xfer_t **out,
-  al_err_t *err);
+al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const char *const *ignore,
+  const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err);
 /* One regular file to the absolute host_path. The root is the nearest ancestor of host_path with a .git entry, else
  * `root` (then host_path must be below it), else the deepest existing parent. The root is resolved once; below it no
  * link is followed and missing parents are made; a `.git` component is refused anywhere (AL_EHOST_PATH_REFUSED).
  * Temporary file beside the target (0600), fsync, then mode 0666 less the umask and rename: on any failure the target
- * is as it was. max_bytes 0 = AL_COPY_OUT_MAX; more is AL_EFILE_TOO_LARGE. AL_EGUEST_FILE_MISSING, AL_EIS_LINK,
- * AL_ENOT_A_FILE, AL_ECOPY_OUT_FAILED. Strings are copied. */
+ * is as it was. limits NULL = all defaults. AL_EGUEST_FILE_MISSING, AL_EIS_LINK, AL_ENOT_A_FILE, AL_ECOPY_OUT_FAILED.
+ * Everything is copied, but what limits->left points to. */
 int
-al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root, uint64_t max_bytes,
-  al_xfer_cb cb, void *data, al_xfer_t **out, al_err_t *err);
-/* Ends it with `why` (NULL: AL_EABORTED); cb follows, at the latest after 2 s for the guest's clean-up. Too late for a
- * copy out whose bytes are all here. */
+al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root,
+  const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err);
+/* Ends it with `why` (NULL: AL_EABORTED); on_end follows, at the latest after 2 s for the guest's clean-up. Too late
+ * for a copy out whose bytes are all here. */
 void
 al_xfer_cancel(al_xfer_t *x, const al_err_t *why);
 

@@ -58,7 +58,7 @@ static void
 one_closed(xfer_in_t *x) {
   if (--x->handles > 0) return;
   x->base.stats = x->tar.stats;
-  x->base.cb(&x->base, x->base.data, &x->base.stats, &x->base.err);
+  al__xfer_ended(&x->base);
   al__pipe_deinit(&x->pipe);
   destroy(x);
 }
@@ -120,6 +120,7 @@ on_chan_end(al_chan_watch_t *w, const al_err_t *why) {
 static void
 feed(xfer_in_t *x) {
   if (!x->s || x->ended || x->base.err.code) return;
+  bool any = false;
   al_err_t err = { 0 };
   for (int64_t queued = (int64_t) al_stream_queued(x->s); queued < AHEAD;) {
     al_block_t *b = al__pipe_take(&x->pipe);
@@ -128,8 +129,12 @@ feed(xfer_in_t *x) {
         x->ended = true;
         al_stream_end(x->s);
       }
-      return;
+      break;
     }
+    any = true;
+    x->base.stats.bytes = b->done;
+    x->base.stats.files = b->files;
+    x->base.stats.total = b->total;
     queued = al_stream_write(x->s, b->bytes, b->len);
     al_free(b);
     if (queued < 0) {
@@ -138,6 +143,7 @@ feed(xfer_in_t *x) {
       return;
     }
   }
+  if (any) al__xfer_tell(&x->base, al_chan_loop(x->c));
 }
 
 static void
@@ -250,14 +256,15 @@ run_look(al_job_t *job) {
 }
 
 int
-al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, al_xfer_cb cb, void *data, al_xfer_t **out,
-  al_err_t *err) {
+al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const char *const *ignore,
+  const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err) {
   int r = al_guest_path_check(guest_path, strlen(guest_path), err);
   if (r < 0) return r;
   if (!host_path[0]) return al_err_set(err, AL_ESOURCE_MISSING, "the host path is empty");
+  if (ignore && ignore[0]) return al_err_set(err, AL_EBAD_OPTION, "ignore: patterns are not supported by this build");
   xfer_in_t *x = al_calloc(1, sizeof *x);
   if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
-  x->base = (al_xfer_t){ .cb = cb, .data = data, .cancel = cancel };
+  x->base = (al_xfer_t){ .cbs = *cbs, .data = data, .cancel = cancel };
   x->c = c;
   al_tail_init(&x->said, 4096);
   x->host = al_strdup(host_path);

@@ -18,18 +18,27 @@
 int
 al__xfer_tmp_name(char out[AL_TMP_NAME]);
 
-struct al_xfer_s { /* first member of both kinds */
-  al_xfer_cb cb;
+struct al_xfer_s { /* first member of every kind */
+  al_xfer_cbs_t cbs;
   void *data;
+  uint64_t told; /* loop time of the last on_progress, 0 = none yet */
   al_xfer_stats_t stats;
   al_err_t err; /* the first one stays */
   void (*cancel)(al_xfer_t *x, const al_err_t *why);
 };
 
+/* Says how far it is, unless that was said a moment ago. on_progress may cancel: to be called last. */
+void
+al__xfer_tell(al_xfer_t *x, uv_loop_t *loop);
+/* The end, with x->stats and x->err. */
+void
+al__xfer_ended(al_xfer_t *x);
+
 /* Blocks from one thread to the loop; the thread waits when AL_PIPE_MAX bytes are in it. */
 typedef struct al_block_s {
   struct al_block_s *next;
   size_t len;
+  uint64_t done, files, total; /* of al_xfer_stats_t, when this block is sent */
   uint8_t bytes[];
 } al_block_t;
 
@@ -46,7 +55,7 @@ int
 al__pipe_init(uv_loop_t *loop, al_pipe_t *p, uv_async_cb cb);
 /* thread; waits for room. 0, -ECANCELED when broken, -ENOMEM */
 int
-al__pipe_put(al_pipe_t *p, const void *bytes, size_t n);
+al__pipe_put(al_pipe_t *p, const void *bytes, size_t n, const al_xfer_stats_t *stats);
 al_block_t *
 al__pipe_take(al_pipe_t *p); /* loop; NULL = empty; the caller frees */
 void

@@ -20,7 +20,8 @@ typedef struct xfer_out_s {
   unsigned jobs;     /* posted and not done, `clean` not counted */
   bool opened;       /* `open` has been posted */
   bool closing;
-  uint64_t max;
+  uv_loop_t *loop;
+  uint64_t max, *left; /* of this call; of its lane, NULL = no bound */
   char *guest, *host, *root;
   al_target_t target; /* the thread's while jobs > 0 */
 } xfer_out_t;
@@ -42,7 +43,7 @@ destroy(xfer_out_t *x) {
 static void
 on_worker_closed(void *data) {
   xfer_out_t *x = data;
-  x->base.cb(&x->base, x->base.data, &x->base.stats, &x->base.err);
+  al__xfer_ended(&x->base);
   destroy(x);
 }
 
@@ -143,6 +144,12 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
     stop(x, &err);
     return;
   }
+  if (x->left && *x->left < n) {
+    al_err_set(&err, AL_ECOPY_OUT_LIMIT, "%s in the guest is more than its lane may still copy out", x->guest);
+    stop(x, &err);
+    return;
+  }
+  if (x->left) *x->left -= n;
   chunk_t *k = al_malloc(sizeof *k + n);
   if (!k) {
     al_err_set(&err, AL_ENO_MEMORY, "out of memory while %s was received", x->guest);
@@ -154,6 +161,7 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
   post_open(x);
   x->jobs++;
   al_worker_post(x->worker, &k->job, run_chunk, on_chunk_done);
+  al__xfer_tell(&x->base, x->loop);
 }
 
 static void
@@ -206,17 +214,19 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
 }
 
 int
-al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root, uint64_t max_bytes,
-  al_xfer_cb cb, void *data, al_xfer_t **out, al_err_t *err) {
-  static const al_stream_cbs_t cbs = { .on_data = on_data, .on_end = on_end, .on_exit = on_exit };
+al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root,
+  const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err) {
+  static const al_stream_cbs_t stream_cbs = { .on_data = on_data, .on_end = on_end, .on_exit = on_exit };
   int r = al_guest_path_check(guest_path, strlen(guest_path), err);
   if (r < 0) return r;
   if (host_path[0] != '/')
     return al_err_set(err, AL_EHOST_PATH_REFUSED, "the target %s is refused: it is not absolute", host_path);
   xfer_out_t *x = al_calloc(1, sizeof *x);
   if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
-  x->base = (al_xfer_t){ .cb = cb, .data = data, .cancel = cancel };
-  x->max = max_bytes ? max_bytes : AL_COPY_OUT_MAX;
+  x->base = (al_xfer_t){ .cbs = *cbs, .data = data, .cancel = cancel };
+  x->loop = al_chan_loop(c);
+  x->max = limits && limits->max_bytes ? limits->max_bytes : AL_COPY_OUT_MAX;
+  x->left = limits ? limits->left : NULL;
   x->open.data = x->commit.data = x->clean.data = x;
   al__target_init(&x->target);
   x->guest = al_strdup(guest_path);
@@ -227,7 +237,7 @@ al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const c
     destroy(x);
     return al_err_set(err, r == UV_ENOMEM ? AL_ENO_MEMORY : r, "the copy could not be started: %s", uv_strerror(r));
   }
-  r = al_stream_read(c, guest_path, "agent", &cbs, x, &x->s, err);
+  r = al_stream_read(c, guest_path, "agent", &stream_cbs, x, &x->s, err);
   if (r < 0) {
     al_worker_close(x->worker, NULL, NULL);
     destroy(x);

@@ -49,7 +49,7 @@ static la_ssize_t
 on_write(struct archive *a, void *data, const void *p, size_t n) {
   walk_t *w = data;
   (void) a;
-  if (w->failed == 0) w->failed = al__pipe_put(w->t->pipe, p, n);
+  if (w->failed == 0) w->failed = al__pipe_put(w->t->pipe, p, n, &w->t->stats);
   return (la_ssize_t) n;
 }
 

@@ -99,8 +99,8 @@ test_xfer_in_names_what_is_wrong(void **state) {
   assert_fails(&o, AL_ECOPY_IN_FAILED, "directory");
   copy_in(&r, path(&r, "f"), path(&r, "old/below"), &o);
   assert_fails(&o, AL_ECOPY_IN_FAILED, "old");
-  assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), "relative", on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
-  assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), "/a/../b", on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), "relative", NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), "/a/../b", NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
   assert_int_equal(leftovers(r.dir) + leftovers(path(&r, "isdir")), 0);
   rig_end(&r);
 }
@@ -128,7 +128,7 @@ test_xfer_in_shrinking_file_is_an_error(void **state) {
   al_xfer_t *x;
   sh(&r, "head -c 30000000 /dev/urandom > big && printf old > target");
   kill(r.agent, SIGSTOP); /* so that the reader gets no further than its bounded buffers */
-  assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, "target"), on_xfer, &o, &x, &o.err), 0);
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, "target"), NULL, &xfer_cbs, &o, &x, &o.err), 0);
   rig_idle(&r, 200);
   assert_int_equal(truncate(path(&r, "big"), 4000000), 0);
   kill(r.agent, SIGCONT);
@@ -232,6 +232,45 @@ test_xfer_in_outlives_a_channel_that_ends_while_the_host_is_looked_at(void **sta
   rig_end(&r);
 }
 
+static al_xfer_t *to_cancel;
+
+static void
+cancel_when_told(al_xfer_t *x, void *data, const al_xfer_stats_t *stats) {
+  (void) data;
+  assert_true(stats->bytes < 200000000);
+  assert_ptr_equal(x, to_cancel);
+  al_xfer_cancel(x, NULL);
+}
+
+static void
+test_xfer_progress_is_told_seldom_and_may_cancel(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "head -c 200000000 /dev/zero > big");
+  uint64_t began = uv_now(&r.loop);
+  copy_in(&r, path(&r, "big"), path(&r, "target"), &o);
+  assert_ok(&o);
+  assert_in_range(o.told, 1, (uv_now(&r.loop) - began) / 100 + 1);
+  began = uv_now(&r.loop);
+  copy_out(&r, path(&r, "target"), path(&r, "back"), NULL, 0, &o);
+  assert_ok(&o);
+  assert_in_range(o.told, 1, (uv_now(&r.loop) - began) / 100 + 1);
+  const al_xfer_cbs_t cbs = { .on_progress = cancel_when_told, .on_end = on_xfer };
+  memset(&o, 0, sizeof o);
+  assert_int_equal(al_xfer_in(r.chan, path(&r, "big"), path(&r, "new"), NULL, &cbs, &o, &to_cancel, &o.err), 0);
+  rig_wait(&r, &o.done, 10000);
+  assert_fails(&o, AL_EABORTED, NULL);
+  memset(&o, 0, sizeof o);
+  assert_int_equal(
+    al_xfer_out(r.chan, path(&r, "big"), path(&r, "new"), NULL, NULL, &cbs, &o, &to_cancel, &o.err), 0);
+  rig_wait(&r, &o.done, 10000);
+  assert_fails(&o, AL_EABORTED, NULL);
+  sh(&r, "test ! -e new");
+  assert_int_equal(leftovers(r.dir), 0);
+  rig_end(&r);
+}
+
 static void
 test_xfer_both_ways_is_exact(void **state) {
   (void) state;
@@ -266,6 +305,7 @@ main(void) {
     cmocka_unit_test(test_xfer_in_cancel_removes_the_temporary),
     cmocka_unit_test(test_xfer_in_ends_with_its_channel),
     cmocka_unit_test(test_xfer_in_outlives_a_channel_that_ends_while_the_host_is_looked_at),
+    cmocka_unit_test(test_xfer_progress_is_told_seldom_and_may_cancel),
     cmocka_unit_test(test_xfer_both_ways_is_exact),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

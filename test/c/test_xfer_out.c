@@ -46,9 +46,9 @@ test_xfer_out_takes_regular_files_only(void **state) {
   assert_fails(&o, AL_EIS_LINK, NULL);
   sh(&r, "test ! -e t");
   assert_int_equal(
-    al_xfer_out(r.chan, "/x/../y", path(&r, "t"), NULL, 0, on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
-  assert_int_equal(al_xfer_out(r.chan, "/x/y/", path(&r, "t"), NULL, 0, on_xfer, &o, &x, &err), AL_EGUEST_PATH_INVALID);
-  assert_int_equal(al_xfer_out(r.chan, "/x/y", "t", NULL, 0, on_xfer, &o, &x, &err), AL_EHOST_PATH_REFUSED);
+    al_xfer_out(r.chan, "/x/../y", path(&r, "t"), NULL, NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(al_xfer_out(r.chan, "/x/y/", path(&r, "t"), NULL, NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(al_xfer_out(r.chan, "/x/y", "t", NULL, NULL, &xfer_cbs, &o, &x, &err), AL_EHOST_PATH_REFUSED);
   rig_end(&r);
 }
 

@@ -10,6 +10,7 @@
 
 typedef struct outcome_s {
   bool done;
+  unsigned told; /* calls of on_progress */
   al_xfer_stats_t stats;
   al_err_t err;
 } outcome_t;
@@ -23,6 +24,19 @@ on_xfer(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t *
   o->stats = *stats;
   o->err = *err;
 }
+
+/* What is told only grows, and nothing comes after the end. */
+static inline void
+on_progress(al_xfer_t *x, void *data, const al_xfer_stats_t *stats) {
+  outcome_t *o = data;
+  (void) x;
+  assert_false(o->done);
+  assert_true(stats->bytes >= o->stats.bytes && stats->files >= o->stats.files);
+  o->told++;
+  o->stats = *stats;
+}
+
+static const al_xfer_cbs_t xfer_cbs = { .on_progress = on_progress, .on_end = on_xfer };
 
 static inline const char *
 path(const rig_t *r, const char *rest) {
@@ -52,7 +66,7 @@ static inline al_xfer_t *
 begin_in(rig_t *r, const char *from, const char *to, outcome_t *o) {
   al_xfer_t *x;
   memset(o, 0, sizeof *o);
-  assert_int_equal(al_xfer_in(r->chan, from, to, on_xfer, o, &x, &o->err), 0);
+  assert_int_equal(al_xfer_in(r->chan, from, to, NULL, &xfer_cbs, o, &x, &o->err), 0);
   assert_false(o->done);
   return x;
 }
@@ -60,8 +74,9 @@ begin_in(rig_t *r, const char *from, const char *to, outcome_t *o) {
 static inline al_xfer_t *
 begin_out(rig_t *r, const char *from, const char *to, const char *root, uint64_t max, outcome_t *o) {
   al_xfer_t *x;
+  const al_xfer_limits_t limits = { .max_bytes = max };
   memset(o, 0, sizeof *o);
-  assert_int_equal(al_xfer_out(r->chan, from, to, root, max, on_xfer, o, &x, &o->err), 0);
+  assert_int_equal(al_xfer_out(r->chan, from, to, root, &limits, &xfer_cbs, o, &x, &o->err), 0);
   assert_false(o->done);
   return x;
 }
