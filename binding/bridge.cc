@@ -3,8 +3,8 @@
 //
 // Theory of operation. The engine thread puts every event into a queue under a mutex and wakes JavaScript once for each
 // turn of its loop, so one call carries whatever has gathered. The queue is bounded by the core's credits: LINES and
-// BYTES stop when JavaScript does not give them back with taken(), and those of one stream are one event however small
-// they came. The thread-safe function holds the event loop open exactly while requests are unanswered. The
+// BYTES stop when JavaScript does not give them back with taken(), those of one stream are one event however small they
+// came, and of each copy's PROGRESS only the newest is kept. The thread-safe function holds the event loop open exactly while requests are unanswered. The
 // environment's clean-up hook is added after the thread-safe function's own and therefore runs before it: when that
 // function dies, the engine thread has already ended.
 #include "bridge.h"
@@ -86,6 +86,7 @@ TypeName(al_event_type_t type) {
   case AL_EVENT_LINES: return "lines";
   case AL_EVENT_BYTES: return "bytes";
   case AL_EVENT_DRAIN: return "drain";
+  case AL_EVENT_PROGRESS: return "progress";
   case AL_EVENT_LANE: return "lane";
   }
   return "unknown";

@@ -18,6 +18,7 @@ typedef enum {
   AL_EVENT_LINES, /* request `id` (exec): `value` is AL_BYTES: whole lines, each ended by '\n'; give back with al_engine_taken */
   AL_EVENT_BYTES, /* request `id` (exec stream mode): `value` is AL_BYTES of sub-stream `sub` (1 stdout, 2 stderr); give back with al_engine_taken */
   AL_EVENT_DRAIN, /* request `id` (exec with open input): more input is welcome */
+  AL_EVENT_PROGRESS, /* request `id` (a copy with progress): `value`: map {bytes, files, totalBytes?} so far */
   AL_EVENT_LANE,  /* `value`: map {lane, type, time_ms, …} for onEvent; `id` is the create request's */
 } al_event_type_t;
 
@@ -34,7 +35,7 @@ void
 al_event_free(al_event_t *e);
 /* Any thread, for a receiver that queues events. LINES and BYTES for which there is one of the same request and
  * sub-stream in `queue` are put behind its bytes and freed, and true is returned: an event costs a hundred times what a
- * guest pays for one byte in a frame. */
+ * guest pays for one byte in a frame. PROGRESS takes the place of an older one: only the newest is of interest. */
 bool
 al_event_join(al_event_t *queue, al_event_t *e);
 
@@ -63,9 +64,12 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * write         exec (id of the exec request), data bytes | [bytes], end?   -> {queued}
  * signal        exec, signal, tree?                                -> null
  * resize        exec, rows, columns                                -> null; exec takes these too, with tty: true
- * cancel        exec, code?, message?                              -> null; the exec request itself fails with that error
- * copyIn        lane, hostPath, guestPath                          -> {bytes, files}
- * copyOut       lane, guestPath, hostPath, root?, maxBytes          -> {bytes}
+ * cancel        exec (id of an exec or a copy), code?, message?    -> null; that request itself fails with that error
+ * copyIn        lane, hostPath, guestPath, ignore? [patterns], progress?
+ *               -> {bytes, files, changed, changedPath?}
+ * copyOut       lane, guestPath, hostPath, root?, maxBytes?, progress?   -> {bytes, files}
+ * copyTreeOut   lane, guestPath, hostPath, root?, maxBytes?, maxEntries?, maxDepth?, executables?, progress?
+ *               -> {bytes, files}
  * syncedIn      lane                                               -> null; ends the sync-in watchdog
  * ping          lane                                               -> {ns}
  * close         lane, reason?                                      -> null; idempotent, bounded; fails with DESTROY_FAILED when the end could not be proven

@@ -51,13 +51,8 @@ al_event_free(al_event_t *e) {
 
 #define JOIN_STEP ((size_t) 4096) /* room grows by whole steps, so that single bytes do not move the others each time */
 
-bool
-al_event_join(al_event_t *queue, al_event_t *e) {
-  if ((e->type != AL_EVENT_LINES && e->type != AL_EVENT_BYTES) || !e->value) return false;
-  while (queue && (queue->type != e->type || queue->id != e->id || queue->sub != e->sub || !queue->value))
-    queue = queue->next;
-  if (!queue) return false;
-  al_val_t *to = queue->value, *from = e->value;
+static bool
+join_bytes(al_val_t *to, const al_val_t *from) {
   size_t room = (to->len + from->len + 1 + JOIN_STEP - 1) / JOIN_STEP * JOIN_STEP;
   char *bytes = al_realloc(to->text, room);
   if (!bytes) return false;
@@ -65,6 +60,23 @@ al_event_join(al_event_t *queue, al_event_t *e) {
   to->text = bytes;
   to->len += from->len;
   bytes[to->len] = 0;
+  return true;
+}
+
+bool
+al_event_join(al_event_t *queue, al_event_t *e) {
+  bool progress = e->type == AL_EVENT_PROGRESS;
+  if ((e->type != AL_EVENT_LINES && e->type != AL_EVENT_BYTES && !progress) || !e->value) return false;
+  while (queue && (queue->type != e->type || queue->id != e->id || queue->sub != e->sub || !queue->value))
+    queue = queue->next;
+  if (!queue) return false;
+  if (progress) {
+    al_val_t *old = queue->value;
+    queue->value = e->value;
+    e->value = old;
+  } else if (!join_bytes(queue->value, e->value)) {
+    return false;
+  }
   al_event_free(e);
   return true;
 }

@@ -109,7 +109,7 @@ al_site_lima(al_site_t *s, const al_val_t *params, al_driver_t **out, al_err_t *
 void
 al_site_close_all(al_engine_t *e); /* ends with al_engine_check_end when none is left */
 
-/* Handlers of one request each; they answer it. In lane_create.c, lane_exec.c, lane_calls.c, admin.c, reaper.c. */
+/* Handlers of one request each; they answer it. In lane_create.c, lane_exec.c, lane_copy.c, lane_calls.c, admin.c, reaper.c. */
 void
 al_do_create(al_engine_t *e, al_request_t *r);
 void

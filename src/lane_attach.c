@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The request attach: a lane of another process, used over a channel of our own. Its life is its owner's business. */
 #include "lane_attach.h"
+#include "lane_calls.h"
 #include "mem.h"
 #include <errno.h>
 #include <stdio.h>
@@ -82,7 +83,7 @@ on_chan_closed(al_chan_t *c, void *data, const al_err_t *err) {
   if (why.code == AL_ECHANNEL_CLOSED && !why.cure[0]) {
     al_err_cure(&why, lane->state == AL_LANE_CONNECTING
       ? "Leave another `agent-lane shell` of this lane if 8 are in it, then try again."
-      : "See in `agent-lane ls` whether the lane is still open; if so, run `agent-lane shell` again.");
+      : "See in `agent-lane ls` whether the lane is still open; if so, run the command again.");
   }
   al_attach_end(lane, &why);
 }
@@ -203,6 +204,7 @@ al_do_attach(al_engine_t *e, al_request_t *r) {
   lane->begun_ms = al_plat_mono_ms();
   lane->budget.max = AL_BUFFERED_MAX;
   lane->max_copy_out = AL_COPY_OUT_MAX;
+  lane->copy_out_left = AL_COPY_OUT_MOST; /* the owner's bound is on what its own program takes */
   snprintf(lane->spec.name, sizeof lane->spec.name, "%s", name);
   al_lane_timers_init(lane);
   lane->next = e->lanes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open calls into ready lanes: what all kinds share, and the small ones: cancel, copies, ping, sync-in, close. */
+/* Open calls into ready lanes: what all kinds share, and the small ones: cancel, ping, sync-in, close. */
 #include "lane_calls.h"
 #include "mem.h"
 #include <stdio.h>
@@ -66,10 +66,24 @@ al_op_named(al_engine_t *e, const al_request_t *r) {
   if (al_val_get_int(r->params, "exec", 0, 1, UINT32_MAX, &id, &err) == 0) {
     al_op_t *op = al_op_find(e, (uint32_t) id);
     if (op) return op;
-    al_err_set(&err, AL_EBAD_OPTION, "%s: that command has ended", r->op);
+    al_err_set(&err, AL_EBAD_OPTION, "%s: that call has ended", r->op);
   }
   al_engine_fail(e, r->id, &err);
   return NULL;
+}
+
+int
+al_op_texts(const al_val_t *list, const char **out, size_t max, const char *key, al_err_t *err) {
+  if (list->kind != AL_LIST || list->len == 0 || list->len >= max)
+    return al_err_set(err, AL_EBAD_OPTION, "%s must be a list of 1 to %zu texts", key, max - 1);
+  for (size_t i = 0; i < list->len; i++) {
+    const al_val_t *v = list->items[i];
+    if (v->kind != AL_TEXT || strlen(v->text) != v->len)
+      return al_err_set(err, AL_EBAD_OPTION, "%s[%zu] must be text without NUL", key, i);
+    out[i] = v->text;
+  }
+  out[list->len] = NULL;
+  return 0;
 }
 
 /* ---- cancel ---- */
@@ -93,67 +107,6 @@ al_do_cancel(al_engine_t *e, al_request_t *r) {
   al_err_set(&why, AL_EABORTED, "%s", message);
   cancel_op(op, &why);
   al_engine_done(e, r->id, NULL);
-}
-
-/* ---- copies ---- */
-
-static void
-on_copied(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t *err) {
-  al_op_t *op = data;
-  al_engine_t *e = op->lane->engine;
-  (void) x;
-  al_err_t why = *err;
-  if (why.code) {
-    al_op_fail(e, op->id, &why, op->lane->spec.name);
-  } else {
-    al_val_t *v = al_val_map();
-    int rc = al_val_set(v, "bytes", al_val_int((int64_t) stats->bytes))
-      | al_val_set(v, "files", al_val_int((int64_t) stats->files));
-    al_engine_answer(e, op->id, op->kind == AL_OP_IN ? "copyIn" : "copyOut", v, rc);
-  }
-  al_op_free(op);
-}
-
-static int
-copy_paths(const al_val_t *p, const char **host, const char **guest, al_err_t *err) {
-  int rc = al_val_get_text(p, "hostPath", "", host, err);
-  if (rc || (rc = al_val_get_text(p, "guestPath", "", guest, err))) return rc;
-  if (**host != '/') return al_err_set(err, AL_EBAD_OPTION, "hostPath must be an absolute path");
-  if (strlen(*host) >= AL_PATH_MAX)
-    return al_err_set(err, AL_EBAD_OPTION, "hostPath is longer than %d bytes", AL_PATH_MAX - 1);
-  return al_guest_path_check(*guest, strlen(*guest), err);
-}
-
-static void
-do_copy(al_engine_t *e, al_request_t *r, al_op_kind_t kind) {
-  static const al_xfer_cbs_t cbs = { .on_end = on_copied };
-  al_lane_t *lane = al_op_lane(e, r);
-  if (!lane) return;
-  al_err_t err = { 0 };
-  const char *host, *guest, *root = NULL;
-  int64_t max = (int64_t) lane->max_copy_out;
-  al_op_t *op = NULL;
-  int rc = copy_paths(r->params, &host, &guest, &err);
-  if (!rc) rc = al_val_get_text(r->params, "root", NULL, &root, &err);
-  if (!rc) rc = al_val_get_int(r->params, "maxBytes", max, 1, 4ll << 30, &max, &err);
-  if (!rc && !(op = al_op_new(lane, r->id, kind))) rc = al_err_set(&err, -ENOMEM, "out of memory");
-  if (!rc) {
-    al_xfer_limits_t limits = { .max_bytes = (uint64_t) max };
-    rc = kind == AL_OP_IN ? al_xfer_in(lane->chan, host, guest, NULL, &cbs, op, &op->xfer, &err)
-                          : al_xfer_out(lane->chan, guest, host, root, &limits, &cbs, op, &op->xfer, &err);
-    if (rc) al_op_free(op);
-  }
-  if (rc) al_op_fail(e, r->id, &err, lane->spec.name);
-}
-
-void
-al_do_copy_in(al_engine_t *e, al_request_t *r) {
-  do_copy(e, r, AL_OP_IN);
-}
-
-void
-al_do_copy_out(al_engine_t *e, al_request_t *r) {
-  do_copy(e, r, AL_OP_OUT);
 }
 
 /* ---- the rest ---- */

@@ -6,6 +6,10 @@
 #include "lane_life.h"
 #include "xfer.h"
 
+/* Bounds of maxCopyOutBytes and maxCopyOutTotalBytes, and the default of the latter. */
+#define AL_COPY_OUT_MOST (1ll << 40)
+#define AL_COPY_OUT_TOTAL (4ll << 30)
+
 typedef enum { AL_OP_EXEC, AL_OP_IN, AL_OP_OUT } al_op_kind_t;
 
 /* An open call into a lane: the request `id` is answered when it ends. */
@@ -35,6 +39,11 @@ al_op_free(al_op_t *op);
 /* Answers with `err`, to which it adds the lane's name. */
 void
 al_op_fail(al_engine_t *e, uint32_t id, al_err_t *err, const char *lane);
+
+/* The texts of a list, borrowed, with a NULL behind them; `out` has room for `max` (the NULL included). AL_EBAD_OPTION
+ * names `key` when it is no list of 1 to max - 1 texts. */
+int
+al_op_texts(const al_val_t *list, const char **out, size_t max, const char *key, al_err_t *err);
 
 /* lane_tty.c: whether an exec wants a terminal, and of what size. */
 int

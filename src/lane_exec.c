@@ -90,20 +90,6 @@ is_input(const al_val_t *v) {
   return v->kind == AL_BYTES || v->kind == AL_TEXT;
 }
 
-static int
-text_list(const al_val_t *list, const char **out, size_t max, const char *key, al_err_t *err) {
-  if (list->kind != AL_LIST || list->len == 0 || list->len >= max)
-    return al_err_set(err, AL_EBAD_OPTION, "%s must be a list of 1 to %zu texts", key, max - 1);
-  for (size_t i = 0; i < list->len; i++) {
-    const al_val_t *v = list->items[i];
-    if (v->kind != AL_TEXT || strlen(v->text) != v->len)
-      return al_err_set(err, AL_EBAD_OPTION, "%s[%zu] must be text without NUL", key, i);
-    out[i] = v->text;
-  }
-  out[list->len] = NULL;
-  return 0;
-}
-
 /* The lane's environment, then the call's own: a name given twice counts with its last value. Points into both; free
  * the array only. */
 static const char **
@@ -190,7 +176,7 @@ read_exec(al_lane_t *lane, const al_val_t *p, exec_call_t *c, al_err_t *err) {
   if (!command == !argv) return al_err_set(err, AL_EBAD_OPTION, "exec takes either command or argv");
   if (cwd && cwd[0] != '/') return al_err_set(err, AL_EBAD_OPTION, "cwd must be an absolute path in the guest");
   if (input && !is_input(input)) return al_err_set(err, AL_EBAD_OPTION, "stdin must be text or bytes");
-  if (argv && (rc = text_list(argv, c->argv, ARGV_MAX, "argv", err))) return rc;
+  if (argv && (rc = al_op_texts(argv, c->argv, ARGV_MAX, "argv", err))) return rc;
   if (command) {
     c->argv[0] = "/bin/sh";
     c->argv[1] = "-c";

@@ -34,6 +34,7 @@ struct al_lane_s {
   al_transport_want_t transport_want;
   char **env;                 /* NAME=value of every exec, NULL-terminated */
   uint64_t max_copy_out;
+  uint64_t copy_out_left;     /* what may still come out of it: maxCopyOutTotalBytes less what has */
   al_budget_t budget;         /* output that open commands keep; max: maxBufferedBytes */
   /* progress of create */
   const char *step;

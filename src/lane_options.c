@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What create is asked for: reads and checks the options of its params into the lane. */
-#include "lane_life.h"
+#include "lane_calls.h"
 #include "mem.h"
-#include "xfer.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -69,7 +68,7 @@ read_transport(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
 
 static int
 read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
-  int64_t cpus, disk, minutes, start, sync, queue, vms, out, buffered;
+  int64_t cpus, disk, minutes, start, sync, queue, vms, out, total, buffered;
   double memory;
   int rc;
   if (
@@ -81,7 +80,8 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
     || (rc = al_val_get_int(p, "syncInTimeoutSeconds", 0, 0, 3600, &sync, err))
     || (rc = al_val_get_int(p, "queueTimeoutSeconds", 0, 0, 86400, &queue, err))
     || (rc = al_val_get_int(p, "maxConcurrentVms", 2, 1, 32, &vms, err))
-    || (rc = al_val_get_int(p, "maxCopyOutBytes", AL_COPY_OUT_MAX, 1, 4ll << 30, &out, err))
+    || (rc = al_val_get_int(p, "maxCopyOutBytes", AL_COPY_OUT_MAX, 1, AL_COPY_OUT_MOST, &out, err))
+    || (rc = al_val_get_int(p, "maxCopyOutTotalBytes", AL_COPY_OUT_TOTAL, 1, AL_COPY_OUT_MOST, &total, err))
     || (rc = al_val_get_int(p, "maxBufferedBytes", AL_BUFFERED_MAX, AL_BUFFERED_LEAST, AL_BUFFERED_MOST, &buffered,
       err))
   )
@@ -95,6 +95,7 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   lane->queue_timeout_s = (int) queue;
   lane->max_vms = (int) vms;
   lane->max_copy_out = (uint64_t) out;
+  lane->copy_out_left = (uint64_t) total;
   lane->budget.max = (uint64_t) buffered;
   return 0;
 }

@@ -49,6 +49,22 @@ test_event_behind_others_is_found(void **state) {
 }
 
 static void
+test_event_progress_is_the_newest_and_one(void **state) {
+  (void) state;
+  al_event_t *queue = event(AL_EVENT_PROGRESS, 7, 0, "first", 5), *other = event(AL_EVENT_PROGRESS, 8, 0, "x", 1);
+  assert_false(al_event_join(queue, other));
+  queue->next = other;
+  for (int i = 0; i < 100; i++) assert_true(al_event_join(queue, event(AL_EVENT_PROGRESS, 7, 0, "later", 5)));
+  assert_true(al_event_join(queue, event(AL_EVENT_PROGRESS, 7, 0, "last", 4)));
+  assert_int_equal(queue->value->len, 4);
+  assert_memory_equal(queue->value->text, "last", 4);
+  assert_ptr_equal(queue->next, other);
+  assert_int_equal(other->value->len, 1);
+  al_event_free(queue);
+  al_event_free(other);
+}
+
+static void
 test_event_of_anything_else_stays_alone(void **state) {
   (void) state;
   al_event_t *queue = event(AL_EVENT_BYTES, 7, 1, "a", 1);
@@ -59,6 +75,7 @@ test_event_of_anything_else_stays_alone(void **state) {
     event(AL_EVENT_DONE, 7, 1, "b", 1),
     event(AL_EVENT_LANE, 7, 1, "b", 1),
     event(AL_EVENT_DRAIN, 7, 0, NULL, 0),
+    event(AL_EVENT_PROGRESS, 7, 1, "b", 1),
     event(AL_EVENT_BYTES, 7, 1, NULL, 0),
   };
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -75,6 +92,7 @@ main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_event_crumbs_of_one_stream_are_one_event),
     cmocka_unit_test(test_event_behind_others_is_found),
+    cmocka_unit_test(test_event_progress_is_the_newest_and_one),
     cmocka_unit_test(test_event_of_anything_else_stays_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
