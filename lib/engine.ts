@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JavaScript side of the engine: request ids to promises, and events to whoever asked for them.
+import type { CopyProgress } from "./copy.js";
 import { asLaneError, fromNative, LaneError, wordsOf, type NativeError } from "./errors.js";
 import { native, packageDir, type NativeEngine, type NativeEvent, type NativeValue } from "./native.js";
 
@@ -9,6 +10,8 @@ export interface RequestHooks {
   readonly onLines?: (data: Buffer, sub?: 1 | 2) => void;
   readonly onBytes?: (sub: 1 | 2, data: Buffer) => void;
   readonly onDrain?: () => void;
+  /** How far a copy is; what JavaScript had no time for is one event, the newest. */
+  readonly onProgress?: (progress: CopyProgress) => void;
   /** Lane events; they may go on after the request's answer, until `forget`. */
   readonly onLane?: (event: unknown) => void;
 }
@@ -159,6 +162,9 @@ export class Engine {
         break;
       case "drain":
         pending.hooks.onDrain?.();
+        break;
+      case "progress":
+        pending.hooks.onProgress?.(event.value as CopyProgress);
         break;
     }
   }

@@ -3,10 +3,11 @@
 // or its time says so.
 import { checkExec, checkText } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { LaneError, OWN_ERRORS, wordsOf, type LaneErrorFields } from "./errors.js";
+import { LaneError, OWN_ERRORS, wordsOf } from "./errors.js";
 import { LineSink, tailText } from "./lines.js";
 import type { NativeValue } from "./native.js";
 import { checkNames, readOnce } from "./rules.js";
+import { Running, type Why } from "./running.js";
 import { atOnce, Feed, type Stdin } from "./stdin.js";
 
 /**
@@ -121,31 +122,13 @@ export function namesLike(without: readonly string[], more: readonly string[]): 
   return [...EXEC_NAMES.filter((name) => !without.includes(name)), ...more];
 }
 
-/** One running command, with the reason for which it is being ended, if it is. */
-class Running {
-  readonly #engine: Engine;
-  readonly #lane: string;
+/** One running command. */
+class Command extends Running {
   readonly #closing: () => boolean;
-  #id = 0;
-  #why: Pick<LaneErrorFields, "code" | "message" | "cure" | "cause"> | undefined;
 
   constructor(engine: Engine, lane: string, closing: () => boolean) {
-    this.#engine = engine;
-    this.#lane = lane;
+    super(engine, lane);
     this.#closing = closing;
-  }
-
-  set id(id: number) {
-    this.#id = id;
-  }
-
-  /** Ends the command and all that it started. The first reason counts. */
-  end(why: Pick<LaneErrorFields, "code" | "message" | "cure" | "cause">): void {
-    if (this.#why !== undefined) return;
-    this.#why = why;
-    this.#engine
-      .request("cancel", { exec: this.#id, code: why.code, message: why.message })
-      .catch(() => undefined);
   }
 
   sink(name: string, onLine: ((line: string) => void) | undefined): LineSink | undefined {
@@ -158,26 +141,19 @@ class Running {
         cause: error,
       });
     };
-    return new LineSink(onLine, () => this.#why !== undefined || this.#closing(), threw);
+    return new LineSink(onLine, () => this.ending || this.#closing(), threw);
   }
 
   feed(stdin: Stdin | undefined): Feed | undefined {
     if (stdin === undefined || atOnce(stdin) !== undefined) return undefined;
-    return new Feed(this.#engine, stdin, (error) => {
+    return new Feed(this.engine, stdin, (error) => {
       const message = `the stream given as stdin failed, and the command was ended: ${wordsOf(error)}`;
       this.end({ code: "STDIN_FAILED", message, cure: OWN_ERRORS.STDIN_FAILED.cure, cause: error });
     });
   }
-
-  /** What the caller is told: our own reason goes before what the core says, with the output that it has. */
-  error(thrown?: unknown): unknown {
-    if (this.#why === undefined) return thrown;
-    const { stdout, stderr, exitCode, oom } = thrown instanceof LaneError ? thrown : ({} as Partial<LaneError>);
-    return new LaneError({ ...this.#why, lane: this.#lane, stdout, stderr, exitCode, oom });
-  }
 }
 
-function aborted(signal: AbortSignal): Pick<LaneErrorFields, "code" | "message" | "cure" | "cause"> {
+function aborted(signal: AbortSignal): Why {
   const message = "the command was ended by its caller's signal";
   return { code: "ABORTED", message, cure: "The caller cancelled the operation.", cause: signal.reason };
 }
@@ -236,7 +212,7 @@ export async function runExec(
   const core = engine();
   const { signal } = given;
   if (signal?.aborted === true) throw new LaneError({ ...aborted(signal), lane: lane.name });
-  const running = new Running(core, lane.name, closing);
+  const running = new Command(core, lane.name, closing);
   const sinks = {
     1: running.sink("onLine", given.onLine),
     2: running.sink("onStderrLine", given.onStderrLine),

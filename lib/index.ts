@@ -3,6 +3,14 @@
 export { createLane, type CreateLaneOptions } from "./create.js";
 export { lima } from "./provider.js";
 export { LaneError, type LaneErrorCode } from "./errors.js";
+export type {
+  CopyFileOutOptions,
+  CopyInOptions,
+  CopyInResult,
+  CopyOptions,
+  CopyProgress,
+  CopyResult,
+} from "./copy.js";
 export type { ExecLimits, ExecOptions, ExecResult } from "./exec.js";
 export type { InteractiveOptions } from "./interactive.js";
 export type { LinesOptions } from "./iterate.js";

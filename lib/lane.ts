@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handle of one lane: its calls become requests to the engine, and nothing is delivered after close.
-import { checkArgs, checkText, hostPathOf } from "./checks.js";
+import { checkArgs } from "./checks.js";
+import {
+  copyFileOut,
+  copyIn,
+  type CopyFileOutOptions,
+  type CopyHome,
+  type CopyInOptions,
+  type CopyInResult,
+  type CopyResult,
+} from "./copy.js";
 import type { Engine } from "./engine.js";
 import { asLaneError, LaneError, whence } from "./errors.js";
 import { tell } from "./events.js";
@@ -101,32 +110,32 @@ export class Lane {
   }
 
   /**
-   * Copies a host file, or the contents of a host directory, *as* `sandboxPath` (absolute); parents are made,
-   * directories merged.
+   * Copies a host file, or the contents of a host directory, *as* `sandboxPath` (absolute), for the user `agent`.
+   * Parents are made, a directory is merged into one that is there. Modes, times, links (as links), hard links and
+   * holes are kept; owners, extended attributes and ACLs are not. A file is put in place whole or not at all. Rejects
+   * with SOURCE_MISSING, SOURCE_UNREADABLE or SOURCE_UNSUPPORTED (a socket, FIFO or device), which name the path,
+   * COPY_IN_FAILED, GUEST_PATH_INVALID, ABORTED, CALLBACK_THREW, LANE_CLOSED, CHANNEL_CLOSED.
    */
-  async copyIn(hostPath: string, sandboxPath: string): Promise<void> {
-    const from = hostPathOf("hostPath", hostPath);
-    checkText("sandboxPath", sandboxPath);
+  async copyIn(hostPath: string, sandboxPath: string, options: CopyInOptions = {}): Promise<CopyInResult> {
     const told = whence(this.copyIn);
-    const params = { lane: this.name, hostPath: from, guestPath: sandboxPath };
     try {
-      await this.#open("copyIn").request("copyIn", params);
+      return await copyIn(this.#copier("copyIn"), hostPath, sandboxPath, options);
     } catch (error) {
       throw told(error);
     }
   }
 
   /**
-   * Copies one regular file of the guest to the host: whole or not at all, at most `maxCopyOutBytes`, through no link.
+   * Copies one regular file of the guest to the host: whole or not at all, at most `maxBytes`, through no link on
+   * either side, never into `.git`. Missing parents are made. Rejects with GUEST_FILE_MISSING, NOT_A_FILE, IS_LINK,
+   * FILE_TOO_LARGE, COPY_OUT_LIMIT (`maxCopyOutTotalBytes` of the lane), GUEST_PATH_INVALID, HOST_PATH_REFUSED,
+   * COPY_OUT_FAILED, ABORTED, CALLBACK_THREW, LANE_CLOSED, CHANNEL_CLOSED. A copy that ends so late that the file is
+   * in place all the same rejects too.
    */
-  async copyFileOut(sandboxPath: string, hostPath: string): Promise<void> {
-    checkText("sandboxPath", sandboxPath);
-    const to = hostPathOf("hostPath", hostPath);
-    const { maxCopyOutBytes: maxBytes, copyOutRoot: root } = this.#options;
+  async copyFileOut(sandboxPath: string, hostPath: string, options: CopyFileOutOptions = {}): Promise<CopyResult> {
     const told = whence(this.copyFileOut);
-    const params = { lane: this.name, guestPath: sandboxPath, hostPath: to, maxBytes, root };
     try {
-      await this.#open("copyFileOut").request("copyOut", params);
+      return await copyFileOut(this.#copier("copyFileOut"), sandboxPath, hostPath, options, this.#options);
     } catch (error) {
       throw told(error);
     }
@@ -175,6 +184,10 @@ export class Lane {
     this.#ended ??= reason;
     this.#departure.begin();
     this.#release();
+  }
+
+  #copier(what: string): CopyHome {
+    return { name: this.name, engine: () => this.#open(what), closing: () => this.#closing !== undefined };
   }
 
   #open(what: string): Engine {

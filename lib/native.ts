@@ -18,7 +18,7 @@ export type NativeValue =
   | { readonly [key: string]: NativeValue };
 
 export interface NativeEvent {
-  readonly type: "done" | "error" | "lines" | "bytes" | "drain" | "lane";
+  readonly type: "done" | "error" | "lines" | "bytes" | "drain" | "progress" | "lane";
   readonly id: number;
   /** Only with "bytes" and "lines": 1 stdout, 2 stderr. */
   readonly sub?: number;

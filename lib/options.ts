@@ -28,10 +28,15 @@ export interface LimaOptions {
    */
   readonly syncInTimeoutSeconds?: number | undefined;
   /**
-   * Largest file that may be copied out of the lane, in bytes. Integer 1–4294967296 (4 GiB), default 268435456 (256
-   * MiB).
+   * Most bytes that one call may copy out of the lane: a file's, or those of all files of a directory. Integer
+   * 1–1099511627776 (1 TiB), default 268435456 (256 MiB).
    */
   readonly maxCopyOutBytes?: number | undefined;
+  /**
+   * Most bytes that may be copied out of the lane in all its life. Integer 1–1099511627776 (1 TiB); default 4294967296
+   * (4 GiB), or `maxCopyOutBytes` when that is more.
+   */
+  readonly maxCopyOutTotalBytes?: number | undefined;
   /**
    * Output that all running commands of a lane may keep in memory together, in bytes; the one that passes it is killed.
    * Integer 1048576 (1 MiB)–8589934592 (8 GiB), default 536870912 (512 MiB).
@@ -88,6 +93,7 @@ type Defaulted =
   | "startTimeoutSeconds"
   | "syncInTimeoutSeconds"
   | "maxCopyOutBytes"
+  | "maxCopyOutTotalBytes"
   | "maxBufferedBytes"
   | "maxConcurrentVms"
   | "worktreePath"
@@ -105,6 +111,9 @@ export const START_TIMEOUT_ADVISED = 115;
 
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
+const TIB = 2 ** 40;
+/** What one copy may bring out at most, whatever the options say. */
+export const COPY_OUT_MOST = TIB;
 
 export interface OptionSpec {
   readonly name: OptionName;
@@ -149,7 +158,19 @@ export const OPTIONS: readonly OptionSpec[] = [
     150,
     "a lane into which Sandcastle copied no repository by then is closed",
   ),
-  spec("maxCopyOutBytes", is.bytes(1, 4 * GIB), 256 * MIB, "largest file that may be copied out, in bytes"),
+  spec(
+    "maxCopyOutBytes",
+    is.bytes(1, COPY_OUT_MOST),
+    256 * MIB,
+    "most that one call may copy out, in bytes: a file, or all files of a directory",
+  ),
+  spec(
+    "maxCopyOutTotalBytes",
+    is.bytes(1, COPY_OUT_MOST),
+    4 * GIB,
+    "most that may be copied out of a lane in all its life, in bytes",
+    { dflt: "4 GiB, or `maxCopyOutBytes` when that is more" },
+  ),
   spec(
     "maxBufferedBytes",
     is.bytes(MIB, 8 * GIB),
@@ -221,6 +242,9 @@ export function resolveOptions(options: LimaOptions = {}, known = OPTION_NAMES):
     option.rule.check(`option ${option.name}`, value);
     resolved[option.name] = value;
   }
+  const { maxCopyOutBytes, maxCopyOutTotalBytes } = resolved as unknown as ResolvedOptions;
+  if (options.maxCopyOutTotalBytes === undefined)
+    resolved["maxCopyOutTotalBytes"] = Math.max(maxCopyOutBytes, maxCopyOutTotalBytes);
   // A copy: what the caller changes afterwards has no effect on lanes.
   resolved["env"] = { ...options.env };
   return Object.freeze(resolved) as unknown as ResolvedOptions;

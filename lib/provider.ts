@@ -32,8 +32,12 @@ function handleOf(lane: Lane): IsolatedSandboxHandle & AsyncDisposable {
     exec: (command, options) => said(lane.exec(command, known<ExecOptions>(EXEC_NAMES, options ?? {}))),
     interactiveExec: (args, options) =>
       said(lane.interactiveExec(args, known<InteractiveOptions>(INTERACTIVE_NAMES, options))),
-    copyIn: (hostPath, sandboxPath) => said(lane.copyIn(hostPath, sandboxPath)),
-    copyFileOut: (sandboxPath, hostPath) => said(lane.copyFileOut(sandboxPath, hostPath)),
+    copyIn: async (hostPath, sandboxPath) => {
+      await said(lane.copyIn(hostPath, sandboxPath));
+    },
+    copyFileOut: async (sandboxPath, hostPath) => {
+      await said(lane.copyFileOut(sandboxPath, hostPath));
+    },
     close: () => lane.close(),
     [Symbol.asyncDispose]: () => lane.close(),
   };

@@ -81,8 +81,8 @@ export const integer = (min: number, max: number): Rule =>
 
 /** "1 B", "256 MiB", "4 GiB": the largest unit that divides it. */
 function sizeText(n: number): string {
-  const power = [3, 2, 1].find((p) => n % 1024 ** p === 0) ?? 0;
-  return `${n / 1024 ** power} ${["B", "KiB", "MiB", "GiB"][power]}`;
+  const power = [4, 3, 2, 1].find((p) => n % 1024 ** p === 0) ?? 0;
+  return `${n / 1024 ** power} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
 export const bytes = (min: number, max: number): Rule => ({

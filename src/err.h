@@ -66,7 +66,7 @@
   X(OUTPUT_LIMIT, -20026, "A command wrote more than is kept in memory.", \
     "Write large output to a file in the guest and copy it out, use onLine, or raise the limit: maxOutputBytes of the " \
     "command, or maxBufferedBytes of the lane.") \
-  X(CALLBACK_THREW, -20027, "A callback of the caller's threw, so its command was ended.", \
+  X(CALLBACK_THREW, -20027, "A callback of the caller's threw, so its command or copy was ended.", \
     "Catch errors inside the callback.") \
   X(SOURCE_MISSING, -20028, "The file or directory to copy does not exist on the host.", \
     "Check the host path.") \
@@ -82,8 +82,8 @@
     "Only one regular file can be copied out.") \
   X(IS_LINK, -20034, "The guest path leads over a symbolic link.", \
     "Name the file itself: no component of the path may be a symbolic link.") \
-  X(FILE_TOO_LARGE, -20035, "The file is larger than maxCopyOutBytes.", \
-    "Raise maxCopyOutBytes or make the file smaller.") \
+  X(FILE_TOO_LARGE, -20035, "What is to be copied out is larger than maxBytes of the call, or maxCopyOutBytes of the lane.", \
+    "Raise maxBytes or maxCopyOutBytes, or copy out less.") \
   X(GUEST_PATH_INVALID, -20036, "That is no path for the guest.", \
     "Use an absolute path without `.` or `..` components and without a trailing slash.") \
   X(HOST_PATH_REFUSED, -20037, "The host's target is outside the root, in .git, a directory, or behind a link.", \

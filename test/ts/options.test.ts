@@ -23,7 +23,8 @@ const BOUNDS: [keyof LimaOptions, number, number, boolean][] = [
   ["timeoutMinutes", 1, 1440, true],
   ["startTimeoutSeconds", 5, 600, true],
   ["syncInTimeoutSeconds", 10, 3600, true],
-  ["maxCopyOutBytes", 1, 4 * 2 ** 30, true],
+  ["maxCopyOutBytes", 1, 2 ** 40, true],
+  ["maxCopyOutTotalBytes", 1, 2 ** 40, true],
   ["maxBufferedBytes", 2 ** 20, 8 * 2 ** 30, true],
   ["maxConcurrentVms", 1, 32, true],
 ];
@@ -38,6 +39,7 @@ describe("defaults", () => {
       startTimeoutSeconds: 110,
       syncInTimeoutSeconds: 150,
       maxCopyOutBytes: 268435456,
+      maxCopyOutTotalBytes: 4294967296,
       maxBufferedBytes: 536870912,
       maxConcurrentVms: 2,
       worktreePath: "/home/agent/workspace",
@@ -48,6 +50,12 @@ describe("defaults", () => {
       allowUnknownLima: false,
       env: {},
     });
+  });
+
+  it("let one call copy out as much as it may, whatever all may", () => {
+    const more = 5 * 2 ** 30;
+    expect(resolveOptions({ maxCopyOutBytes: more }).maxCopyOutTotalBytes).toBe(more);
+    expect(resolveOptions({ maxCopyOutBytes: more, maxCopyOutTotalBytes: 1 }).maxCopyOutTotalBytes).toBe(1);
   });
 
   it("stand in for options that are undefined", () => {
