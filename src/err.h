@@ -82,7 +82,7 @@
     "Only one regular file can be copied out.") \
   X(IS_LINK, -20034, "The guest path leads over a symbolic link.", \
     "Name the file itself: no component of the path may be a symbolic link.") \
-  X(FILE_TOO_LARGE, -20035, "What is to be copied out is larger than maxBytes of the call, or maxCopyOutBytes of the lane.", \
+  X(FILE_TOO_LARGE, -20035, "What is to be copied out is larger than the call's maxBytes or the lane's maxCopyOutBytes.", \
     "Raise maxBytes or maxCopyOutBytes, or copy out less.") \
   X(GUEST_PATH_INVALID, -20036, "That is no path for the guest.", \
     "Use an absolute path without `.` or `..` components and without a trailing slash.") \
