@@ -86,12 +86,30 @@
     "Raise maxBytes or maxCopyOutBytes, or copy out less.") \
   X(GUEST_PATH_INVALID, -20036, "That is no path for the guest.", \
     "Use an absolute path without `.` or `..` components and without a trailing slash.") \
-  X(HOST_PATH_REFUSED, -20037, "The host's target is outside the root, in .git, a directory, or behind a link.", \
-    "Choose a target that is a plain path below the root, not in .git, and not a link or directory.") \
+  X(HOST_PATH_REFUSED, -20037, "The host's target is outside the root, or there is something that is no file or directory.", \
+    "Choose a target below the root where nothing stands in the way.") \
+  X(HOST_PATH_INVALID, -20060, "That is no path for the target of a copy.", \
+    "Use an absolute path without `.` or `..` components and without a trailing slash.") \
+  X(HOST_PATH_GIT, -20061, "The host's target is in .git, by one of the names that a file system may have for it.", \
+    "Choose a target outside of .git: what lies there is run by git on the host.") \
+  X(HOST_PATH_LINK, -20062, "The host's target is a symbolic link, or one is on the way to it from the root.", \
+    "Remove the link or choose another target: no link is followed below the root.") \
+  X(HOST_PATH_DIRECTORY, -20063, "There is a directory where the file is to be put on the host.", \
+    "Remove the directory or name the file in it.") \
+  X(HOST_PATH_EXISTS, -20064, "There is something already where the directory is to be put on the host.", \
+    "Remove it or choose another target: a directory is put where nothing is, or an empty directory.") \
+  X(HOST_DISK_FULL, -20065, "The disk of the host's target is full, or nearly.", \
+    "Free space there and try again; the target was left as it was.") \
   X(COPY_OUT_FAILED, -20038, "The file did not come out whole, or could not be written on the host.", \
     "See the message; the target was left as it was.") \
   X(COPY_OUT_LIMIT, -20056, "The lane has copied out as much as it may in all.", \
     "Raise maxCopyOutTotalBytes or create a new lane.") \
+  X(NOT_A_DIRECTORY, -20066, "What is to be copied out as a directory is none.", \
+    "Name a directory, or copy it out as a file.") \
+  X(TREE_REFUSED, -20067, "The guest's directory holds something that is not taken onto the host.", \
+    "Remove what the message names, or copy out the directories beside it one by one.") \
+  X(TREE_TOO_LARGE, -20068, "The guest's directory has more bytes, entries or levels than may be copied out.", \
+    "Raise the limit that the message names, or copy out less.") \
   X(REGISTRY_DAMAGED, -20040, "The registry cannot be read, or is not one of this version of Agent Lane.", \
     "End the programs that use this home, then move registry.db, registry.db-wal and registry.db-shm in it aside; none is " \
     "overwritten. Lanes that stood in it stay below lima/ in the home: `agent-lane doctor` names them, and how to " \

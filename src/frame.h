@@ -33,6 +33,7 @@
   X(CLOCK, 9, 8, 8)         /* host: u64 its clock, nanoseconds since 1970 */ \
   X(EXEC, 16, 0, 65536) /* host, opens a stream: TLVs; flag AL_FLAG_MORE = goes on in the next EXEC of this stream */ \
   X(READ, 17, 0, 65536) /* host, opens a stream: TLV PATH, USER; answered by DATA on sub-stream 1, EOF, EXIT */ \
+  X(TREE, 18, 0, 65536) /* host, opens a stream: TLV PATH, USER; answered by DATA of tree records on sub-stream 1, EOF, EXIT */ \
   X(DATA, 20, 1, 65536) /* flags = sub-stream */ \
   X(END, 21, 0, 0)      /* flags = sub-stream; no more DATA on it */ \
   X(CREDIT, 22, 4, 4)   /* flags = sub-stream: u32 bytes consumed, not 0: the sender may send that much more */ \
@@ -124,6 +125,21 @@ al_put64(uint8_t *p, uint64_t v) {
   al_put32(p, (uint32_t) v);
   al_put32(p + 4, (uint32_t) (v >> 32));
 }
+
+/* Records of TREE: a header, then `name` bytes of name, then what is said below. A name is one component and never a
+ * path. */
+#define AL_TREE_HEADER 32 /* u8 type, u8 zero, u16 name, u32 mode (07777), i64 mtime in s, u32 its ns, u32 zero, u64 size */
+#define AL_TREE_NAME_MAX 255
+#define AL_TREE_TARGET_MAX 4095
+#define AL_TREE_DEPTH_MAX 128 /* directories that are open at one time, the first one not counted */
+enum {
+  AL_TREE_ROOT = 1,  /* first and once; no name, size 0 */
+  AL_TREE_ENTER = 2, /* a directory; size 0 */
+  AL_TREE_LEAVE = 3, /* its end; nothing but the type */
+  AL_TREE_FILE = 4,  /* `size` bytes follow */
+  AL_TREE_LINK = 5,  /* `size` bytes of target follow, 1 to AL_TREE_TARGET_MAX; mode 0 */
+  AL_TREE_END = 6,   /* last and once; size = entries but the first, mode = files that changed while they were read */
+};
 
 /* The proof: mac = HMAC-SHA-256(secret[32], "agent-lane proof 1" + host nonce + guest nonce). */
 #define AL_PROOF_LABEL "agent-lane proof 1"

@@ -42,6 +42,15 @@ al__xfer_tmp_name(char out[AL_TMP_NAME]) {
   return 0;
 }
 
+bool
+al__xfer_tmp_is(const char *name) {
+  static const char head[] = ".agent-lane-", tail[] = ".tmp";
+  const size_t digits = sizeof head - 1, end = digits + 16;
+  if (strlen(name) != end + sizeof tail - 1) return false;
+  return memcmp(name, head, digits) == 0 && strspn(name + digits, "0123456789abcdef") == 16
+    && strcmp(name + end, tail) == 0;
+}
+
 int
 al__pipe_init(uv_loop_t *loop, al_pipe_t *p, uv_async_cb cb) {
   memset(p, 0, sizeof *p);

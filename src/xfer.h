@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers: host tree or file into a lane, one regular file out of it. */
+/* Transfers: host tree or file into a lane, one regular file or a directory out of it. */
 #ifndef AL_XFER_H
 #define AL_XFER_H
 
@@ -7,13 +7,18 @@
 #include "names.h"
 
 #define AL_COPY_OUT_MAX (256ull << 20)
+#define AL_TREE_ENTRIES 100000u
+#define AL_TREE_DEPTH 64u
 
 typedef struct al_xfer_s al_xfer_t;
 typedef struct al_xfer_stats_s {
   uint64_t bytes, files; /* so far; in the end: in all. files counts entries of every kind */
   uint64_t total;        /* bytes in all, 0 = not known */
-  uint64_t changed;      /* in: files that grew or shrank while they were read: cut or padded with zeros */
+  uint64_t changed;      /* files that grew or shrank while they were read: cut or padded with zeros; not of a single file out */
   char changed_path[AL_PATH_MAX + 1]; /* in: the first of them on the host, "" = none; any bytes */
+  /* trees: links that would lead out of the tree, and were left out; the first of them below guest_path; any bytes */
+  uint64_t skipped;
+  char skipped_path[AL_PATH_MAX + 1];
 } al_xfer_stats_t;
 
 /* Both on the loop thread. on_progress comes at most ten times a second, never from inside a call of the receiver's and
@@ -27,11 +32,11 @@ typedef struct al_xfer_cbs_s {
 } al_xfer_cbs_t;
 
 typedef struct al_xfer_limits_s {
-  uint64_t max_bytes; /* of this call; 0 = AL_COPY_OUT_MAX; more is AL_EFILE_TOO_LARGE */
+  uint64_t max_bytes; /* of this call; 0 = AL_COPY_OUT_MAX; more is AL_EFILE_TOO_LARGE, of a tree AL_ETREE_TOO_LARGE */
   /* Bytes that the lane may still copy out in all, counted down as they arrive, by all its calls; NULL = no bound. Loop
    * thread; must live until on_end. More is AL_ECOPY_OUT_LIMIT. */
   uint64_t *left;
-  uint32_t max_entries, max_depth; /* trees; 0 = 100,000 and 64 */
+  uint32_t max_entries, max_depth; /* trees; 0 = 100,000 and 64; depth at most AL_TREE_DEPTH_MAX */
   bool executables;                /* trees: keep the x bits (default: regular files lose them) */
 } al_xfer_limits_t;
 
@@ -48,12 +53,22 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const ch
   const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err);
 /* One regular file to the absolute host_path. The root is the nearest ancestor of host_path with a .git entry, else
  * `root` (then host_path must be below it), else the deepest existing parent. The root is resolved once; below it no
- * link is followed and missing parents are made; a `.git` component is refused anywhere (AL_EHOST_PATH_REFUSED).
- * Temporary file beside the target (0600), fsync, then mode 0666 less the umask and rename: on any failure the target
- * is as it was. limits NULL = all defaults. AL_EGUEST_FILE_MISSING, AL_EIS_LINK, AL_ENOT_A_FILE, AL_ECOPY_OUT_FAILED.
- * Everything is copied, but what limits->left points to. */
+ * link is followed and missing parents are made; a `.git` component is refused anywhere. AL_EHOST_PATH_INVALID, _GIT,
+ * _LINK, _DIRECTORY, _REFUSED (outside the root, or neither file nor directory). Temporary file beside the target
+ * (0600), fsync, then mode 0666 less the umask and rename: on any failure the target is as it was. What a process that
+ * was killed has left beside the target is removed. limits NULL = all defaults. AL_EGUEST_FILE_MISSING, AL_EIS_LINK,
+ * AL_ENOT_A_FILE, AL_EHOST_DISK_FULL, AL_ECOPY_OUT_FAILED. Everything is copied, but what limits->left points to. */
 int
 al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root,
+  const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err);
+/* A directory *as* host_path, which must not exist (AL_EHOST_PATH_EXISTS) or be an empty directory; else as above. Files,
+ * directories and symbolic links with their modes (less the umask; no setuid, setgid or sticky bit; u+rwX) and times of
+ * the last change; a link only when it cannot lead out of the tree (`skipped`). Anything else, and a name that is .git
+ * to some file system, is AL_ETREE_REFUSED. AL_ENOT_A_DIRECTORY, AL_ETREE_TOO_LARGE. Made in a temporary directory
+ * beside the target, in place all at once. `bytes` counts contents and link targets; `changed` files that grew (cut) or
+ * shrank (padded with zeros) while they were read. */
+int
+al_xfer_tree(al_chan_t *c, const char *guest_path, const char *host_path, const char *root,
   const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err);
 /* Ends it with `why` (NULL: AL_EABORTED); on_end follows, at the latest after 2 s for the guest's clean-up. Too late
  * for a copy out whose bytes are all here. */

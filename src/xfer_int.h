@@ -17,6 +17,8 @@
 /* ".agent-lane-<random>.tmp": what is not in place yet, on either side. 0 or -errno. */
 int
 al__xfer_tmp_name(char out[AL_TMP_NAME]);
+bool
+al__xfer_tmp_is(const char *name); /* exactly such a name */
 
 struct al_xfer_s { /* first member of every kind */
   al_xfer_cbs_t cbs;
@@ -83,15 +85,41 @@ al__tar_write(al_tar_t *t); /* -ECANCELED without t->err when the pipe was broke
 void
 al__tar_close(al_tar_t *t);
 
-/* The place on the host where one file is put: whole or not at all. All functions block; worker thread. */
-typedef struct al_target_s {
+/* Where on the host something is put: its parent, found without following a link below the root, and its name. All
+ * functions block; worker thread. */
+typedef struct al_place_s {
   char path[AL_PATH_MAX + 1]; /* as given, repeated slashes removed */
   uint16_t end[AL_PATH_MAX / 2 + 1]; /* where each component ends */
   unsigned count;
-  int dir, fd;                /* -1 = none */
-  mode_t mode;                /* 0666 less the process's umask */
-  char tmp[AL_TMP_NAME];            /* "" = there is no temporary file */
+  char name[AL_PATH_MAX + 1]; /* the last component */
+  int dir;                    /* the parent; -1 = none */
+  uint64_t unchecked;         /* bytes since the disk was last looked at */
+  unsigned made;              /* entries since then */
   al_err_t err;
+} al_place_t;
+
+void
+al__place_init(al_place_t *p);
+/* Makes missing parents and removes what killed processes have left beside the target. Does not look at the target. */
+int
+al__place_open(al_place_t *p, const char *path, const char *root);
+/* Before `n` more bytes, or an entry (0), are written: AL_EHOST_DISK_FULL when too little would be left for others. */
+int
+al__place_room(al_place_t *p, uint64_t n);
+int
+al__place_failed(al_place_t *p, const char *doing, int error); /* sets p->err */
+/* Locks what was just made under a temporary name, so that nobody takes it for a leftover. False = somebody did. */
+bool
+al__place_lock(const al_place_t *p, const char *tmp, int fd);
+void
+al__place_deinit(al_place_t *p);
+
+/* One file, put in place whole or not at all. All functions block; worker thread. */
+typedef struct al_target_s {
+  al_place_t place;     /* with the error */
+  int fd;               /* -1 = none */
+  mode_t mode;          /* 0666 less the process's umask */
+  char tmp[AL_TMP_NAME]; /* "" = there is no temporary file */
 } al_target_t;
 
 void

@@ -84,7 +84,7 @@ cancel(al_xfer_t *base, const al_err_t *why) {
 static void
 job_done(xfer_out_t *x, int status) {
   x->jobs--;
-  if (status < 0) stop(x, &x->target.err);
+  if (status < 0) stop(x, &x->target.place.err);
 }
 
 static int
@@ -96,14 +96,14 @@ run_open(al_job_t *job) {
 static int
 run_commit(al_job_t *job) {
   xfer_out_t *x = job->data;
-  return x->target.err.code ? x->target.err.code : al__target_commit(&x->target);
+  return x->target.place.err.code ? x->target.place.err.code : al__target_commit(&x->target);
 }
 
 static int
 run_chunk(al_job_t *job) {
   xfer_out_t *x = job->data;
   chunk_t *k = (chunk_t *) job;
-  return x->target.err.code ? x->target.err.code : al__target_write(&x->target, k->bytes, k->len);
+  return x->target.place.err.code ? x->target.place.err.code : al__target_write(&x->target, k->bytes, k->len);
 }
 
 static void
@@ -220,7 +220,7 @@ al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const c
   int r = al_guest_path_check(guest_path, strlen(guest_path), err);
   if (r < 0) return r;
   if (host_path[0] != '/')
-    return al_err_set(err, AL_EHOST_PATH_REFUSED, "the target %s is refused: it is not absolute", host_path);
+    return al_err_set(err, AL_EHOST_PATH_INVALID, "the target %s is refused: it is not absolute", host_path);
   xfer_out_t *x = al_calloc(1, sizeof *x);
   if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
   x->base = (al_xfer_t){ .cbs = *cbs, .data = data, .cancel = cancel };

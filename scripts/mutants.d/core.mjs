@@ -3,13 +3,13 @@
 export default [
   // Copy out: the host's files.
   { name: "follow the link at the target", file: "src/xfer_target.c", test: "c:test_xfer_out",
-    from: `return refuse(t, S_ISLNK(st.st_mode) ? "is a link" : "is not a regular file", name);`, to: `return 0;` },
-  { name: "no O_NOFOLLOW on the way", file: "src/xfer_target.c", test: "c:test_xfer_out",
+    from: `if (S_ISLNK(st.st_mode)) return refuse(t, AL_EHOST_PATH_LINK, "is a link");`, to: `if (S_ISLNK(st.st_mode)) return 0;` },
+  { name: "no O_NOFOLLOW on the way", file: "src/xfer_place.c", test: "c:test_xfer_out",
     from: `const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;`, to: `const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;` },
-  { name: ".git check off", file: "src/xfer_target.c", test: "c:test_xfer_out",
-    from: `if (al_is_dotgit(p, k)) return`, to: `if (al_is_dotgit(p, k) && k == 0) return` },
+  { name: ".git check off", file: "src/xfer_place.c", test: "c:test_xfer_out",
+    from: `if (al_is_dotgit(at, k)) return`, to: `if (al_is_dotgit(at, k) && k == 0) return` },
   { name: "forget the unlink", file: "src/xfer_target.c", test: "c:test_xfer_out",
-    from: `if (t->tmp[0] && t->dir >= 0) unlinkat(t->dir, t->tmp, 0);`, to: `` },
+    from: `if (t->tmp[0] && t->place.dir >= 0) unlinkat(t->place.dir, t->tmp, 0);`, to: `` },
   { name: "size limit off by one", file: "src/xfer_out.c", test: "c:test_xfer_out",
     from: `if (x->base.stats.bytes > x->max) {`, to: `if (x->base.stats.bytes >= x->max) {` },
   { name: ".git in capitals is another", file: "src/names.c", test: "c:test_names",

@@ -278,7 +278,7 @@ test_disk_full_for_a_copy_out(void **state) {
             NULL))->err;
     if (!err.code) break;
     failed++;
-    assert_int_equal(err.code, AL_ECOPY_OUT_FAILED);
+    assert_int_equal(err.code, AL_EHOST_DISK_FULL);
     assert_says("copy out", n, &err, "space");
     FILE *f = fopen(target, "re");
     assert_non_null(fgets(text, sizeof text, f));

@@ -48,8 +48,22 @@ test_xfer_out_takes_regular_files_only(void **state) {
   assert_int_equal(
     al_xfer_out(r.chan, "/x/../y", path(&r, "t"), NULL, NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
   assert_int_equal(al_xfer_out(r.chan, "/x/y/", path(&r, "t"), NULL, NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
-  assert_int_equal(al_xfer_out(r.chan, "/x/y", "t", NULL, NULL, &xfer_cbs, &o, &x, &err), AL_EHOST_PATH_REFUSED);
+  assert_int_equal(al_xfer_out(r.chan, "/x/y", "t", NULL, NULL, &xfer_cbs, &o, &x, &err), AL_EHOST_PATH_INVALID);
   rig_end(&r);
+}
+
+/* One byte longer than a path may be. */
+static char *
+long_path(const char *base) {
+  size_t n = strlen(base);
+  char *p = malloc(AL_PATH_MAX + 2);
+  assert_non_null(p);
+  memset(p, 'x', AL_PATH_MAX + 1);
+  memcpy(p, base, n);
+  for (size_t i = n; i <= AL_PATH_MAX; i += 200) p[i] = '/';
+  p[AL_PATH_MAX] = 'y';
+  p[AL_PATH_MAX + 1] = 0;
+  return p;
 }
 
 static void
@@ -62,13 +76,47 @@ test_xfer_out_refuses_bad_targets(void **state) {
   sh(&r,
     "printf new > f && mkdir -p wt/d/.git.d wt/sub other/.git outside && touch wt/.git && ln -s ../outside wt/out && ln -s ../other wt/repo"
     " && printf safe > outside/f && printf safe > other/f && ln -s ../outside/f wt/flink && ln -s ../outside/none wt/dangling && mkfifo wt/fifo && touch wt/plain");
-  const char *const refused[] = {"wt/out/f", "wt/out/new/f", "wt/repo/f", "wt/repo/new", "wt/flink", "wt/dangling",
-    "wt/dangling/f", "wt/d", "wt/fifo", "wt/plain/f", "wt/.git", "wt/.git/hooks/x", "wt/.GIT/x", "wt/sub/.git/x",
-    "wt/sub/.git", "wt/sub/../x", "wt/./x", "wt/sub/", "other/.git/hooks/h", "wt/sub/GIT~1/x"};
+  static const struct {
+    int code;
+    const char *path;
+  } refused[] = {
+    { AL_EHOST_PATH_LINK, "wt/out/f" },
+    { AL_EHOST_PATH_LINK, "wt/out/new/f" },
+    { AL_EHOST_PATH_LINK, "wt/repo/f" },
+    { AL_EHOST_PATH_LINK, "wt/repo/new" },
+    { AL_EHOST_PATH_LINK, "wt/flink" },
+    { AL_EHOST_PATH_LINK, "wt/dangling" },
+    { AL_EHOST_PATH_LINK, "wt/dangling/f" },
+    { AL_EHOST_PATH_DIRECTORY, "wt/d" },
+    { AL_EHOST_PATH_REFUSED, "wt/fifo" },
+    { AL_EHOST_PATH_REFUSED, "wt/fifo/f" },
+    { AL_EHOST_PATH_REFUSED, "wt/plain/f" },
+    { AL_EHOST_PATH_GIT, "wt/.git" },
+    { AL_EHOST_PATH_GIT, "wt/.git/hooks/x" },
+    { AL_EHOST_PATH_GIT, "wt/.GIT/x" },
+    { AL_EHOST_PATH_GIT, "wt/sub/.git/x" },
+    { AL_EHOST_PATH_GIT, "wt/sub/.gIt" },
+    { AL_EHOST_PATH_GIT, "wt/sub/.git. ./x" },
+    { AL_EHOST_PATH_GIT, "wt/sub/.git::$INDEX_ALLOCATION/x" },
+    { AL_EHOST_PATH_GIT, "wt/sub/.g\xe2\x80\x8cit/x" },
+    { AL_EHOST_PATH_GIT, "other/.git/hooks/h" },
+    { AL_EHOST_PATH_GIT, "wt/sub/GIT~1/x" },
+    { AL_EHOST_PATH_INVALID, "wt/sub/../x" },
+    { AL_EHOST_PATH_INVALID, "wt/.." },
+    { AL_EHOST_PATH_INVALID, "wt/." },
+    { AL_EHOST_PATH_INVALID, "wt/./x" },
+    { AL_EHOST_PATH_INVALID, "wt//..//x" },
+    { AL_EHOST_PATH_INVALID, "wt/sub/" },
+  };
   for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-    copy_out(&r, path(&r, "f"), path(&r, refused[i]), NULL, 0, &o);
-    if (o.err.code != AL_EHOST_PATH_REFUSED) fail_msg("%s: %s %s", refused[i], al_err_name(o.err.code), o.err.msg);
+    copy_out(&r, path(&r, "f"), path(&r, refused[i].path), NULL, 0, &o);
+    if (o.err.code != refused[i].code)
+      fail_msg("%s: %s %s", refused[i].path, al_err_name(o.err.code), o.err.msg);
   }
+  char *deep = long_path(path(&r, "wt"));
+  copy_out(&r, path(&r, "f"), deep, NULL, 0, &o);
+  free(deep);
+  assert_fails(&o, AL_EHOST_PATH_INVALID, "long");
   sh(&r,
     "test \"$(cat outside/f other/f)\" = safesafe && test ! -e outside/new && test ! -e outside/none && test ! -e other/new && test ! -e wt/sub/.git && test ! -e wt/x");
   assert_int_equal(leftovers(path(&r, "wt")) + leftovers(path(&r, "outside")) + leftovers(path(&r, "other")) +
@@ -96,7 +144,7 @@ test_xfer_out_finds_the_root(void **state) {
   assert_ok(&o);
   sh(&r, "cmp f elsewhere/x && rm elsewhere/x");
   copy_out(&r, path(&r, "f"), path(&r, "plain/link/x"), path(&r, "plain/"), 0, &o);
-  assert_fails(&o, AL_EHOST_PATH_REFUSED, "link");
+  assert_fails(&o, AL_EHOST_PATH_LINK, "link");
   copy_out(&r, path(&r, "f"), path(&r, "plain/n/m/x"), path(&r, "plain"), 0, &o);
   assert_ok(&o);
   copy_out(&r, path(&r, "f"), path(&r, "elsewhere/x"), path(&r, "plain"), 0, &o);
@@ -144,7 +192,7 @@ test_xfer_out_link_race_writes_nothing_outside(void **state) {
   for (int i = 0; i < 300; i++) {
     copy_out(&r, path(&r, "f"), path(&r, "wt/d/x"), NULL, 0, &o);
     if (!o.err.code) done++;
-    else if (o.err.code == AL_EHOST_PATH_REFUSED) refused++;
+    else if (o.err.code == AL_EHOST_PATH_LINK) refused++;
   }
   kill(racer, SIGKILL);
   waitpid(racer, NULL, 0);
@@ -174,7 +222,7 @@ test_xfer_out_disk_failure_leaves_the_target(void **state) {
   char text[8];
   read_file(path(&r, "small/target"), text, sizeof text);
   sh(&r, "umount small");
-  assert_fails(&o, AL_ECOPY_OUT_FAILED, "No space");
+  assert_fails(&o, AL_EHOST_DISK_FULL, "space");
   assert_string_equal(text, "old");
   assert_int_equal(left, 0);
   rig_end(&r);

@@ -113,10 +113,10 @@ export function copyTests(lane, { maxCopyOutBytes }) {
     mkdirSync(join(root, ".git"));
     symlinkSync(outside, join(root, "door"));
     await lane().exec("echo pwn > /home/agent/pwn", { cwd: "/" });
-    await fails("HOST_PATH_REFUSED", () =>
+    await fails("HOST_PATH_GIT", () =>
       lane().copyFileOut("/home/agent/pwn", join(root, ".git/hooks/post-applypatch")),
     );
-    await fails("HOST_PATH_REFUSED", () => lane().copyFileOut("/home/agent/pwn", join(root, "door/x")));
+    await fails("HOST_PATH_LINK", () => lane().copyFileOut("/home/agent/pwn", join(root, "door/x")));
     assert.deepEqual([readdirSync(join(root, ".git")), existsSync(join(outside, "x"))], [[], false]);
   });
 }
