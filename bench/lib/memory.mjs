@@ -1,30 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a process's memory grows while it works: all threads, ours included.
+// How far this process's memory grows while it works: all threads, ours included.
 import { readFileSync, writeFileSync } from "node:fs";
 
 const SAMPLE_MS = 20;
-const status = (key) => Number(new RegExp(`^${key}:\\s+(\\d+) kB`, "m").exec(readFileSync("/proc/self/status", "utf8"))[1]) / 1024;
+const resident = () => process.memoryUsage.rss() / 2 ** 20;
 
-/** The kernel's own peak, from now on, where it can be had (Linux). */
+/** The kernel's own peak from now on, in MiB, where it can be had (Linux). */
 function peakOfKernel() {
   try {
     writeFileSync("/proc/self/clear_refs", "5");
-    return () => status("VmHWM");
+    return () => Number(/^VmHWM:\s+(\d+) kB/m.exec(readFileSync("/proc/self/status", "utf8"))[1]) / 1024;
   } catch {
     return () => 0;
   }
 }
 
-/** Runs `work`; gives {value, grown}: what it gives, and by how many MiB the resident set was larger than before. */
-export async function grown(work) {
-  globalThis.gc?.();
-  const before = process.memoryUsage.rss() / 2 ** 20, peak = peakOfKernel();
-  let most = 0;
-  const timer = setInterval(() => { most = Math.max(most, process.memoryUsage.rss() / 2 ** 20); }, SAMPLE_MS);
-  try {
-    const value = await work();
-    return { value, grown: Math.max(most, peak(), process.memoryUsage.rss() / 2 ** 20) - before };
-  } finally {
-    clearInterval(timer);
-  }
+/** {during(work), grown()}: by how many MiB the resident set in any `work` was larger than before the first. */
+export function memoryWatch() {
+  let first, most = 0;
+  return {
+    async during(work) {
+      first ??= resident();
+      const peak = peakOfKernel();
+      const timer = setInterval(() => { most = Math.max(most, resident()); }, SAMPLE_MS);
+      try {
+        return await work();
+      } finally {
+        clearInterval(timer);
+        most = Math.max(most, peak(), resident());
+      }
+    },
+    grown: () => Number(Math.max(0, most - first).toFixed(1)),
+  };
 }

@@ -2,17 +2,17 @@
 // What the benchmarks of transfers share: a place on the host, turns in which each way begins with an empty target, the
 // growth of our own memory, and proof that what came is what was sent.
 import { createHash } from "node:crypto";
-import { createReadStream, mkdtempSync } from "node:fs";
-import { join } from "node:path";
+import { createReadStream } from "node:fs";
 import { remove } from "./data.mjs";
-import { grown } from "./memory.mjs";
+import { memoryWatch } from "./memory.mjs";
+import { newPlace } from "./place.mjs";
 import { quote } from "./peers.mjs";
 import { alternate, roundsOr } from "./report.mjs";
-import { round, timed } from "./stats.mjs";
+import { timed } from "./stats.mjs";
 
-/** A directory of the host for one benchmark, on a disk with room (BENCH_DIR; default /tmp). */
+/** A directory of the host for one benchmark. */
 export async function withPlace(work) {
-  const place = mkdtempSync(join(process.env.BENCH_DIR ?? "/tmp", "bench-transfer-"));
+  const place = newPlace("bench-transfer");
   try {
     return await work(place);
   } finally {
@@ -21,24 +21,29 @@ export async function withPlace(work) {
 }
 
 /**
- * ways: {name: {label, amount, clear, work}}; "ours" is one of them, runs once beforehand, then `check`. Each turn
- * clears, then does the work; a rate is amount / seconds. Gives {rows, samples, growth: MiB of our process, per turn}.
+ * ways: {name: {label, amount, clear, work}}; those whose name begins with "ours" run once beforehand, then `check`,
+ * and are watched. Each turn clears, then does the work; a rate is amount / seconds. Gives {rows, samples, grown: MiB
+ * by which our process grew in all its turns}.
  */
 export async function compare(ways, check) {
-  const growth = [];
+  const watch = memoryWatch(), ours = Object.keys(ways).filter((name) => name.startsWith("ours"));
   const turn = (name, { amount, clear, work }) => async () => {
     await clear();
-    const measured = name === "ours" ? async () => growth.push(round((await grown(work)).grown, 1)) : work;
-    return amount / ((await timed(measured)) / 1000);
+    const ms = await timed(ours.includes(name) ? () => watch.during(work) : work);
+    return amount / (ms / 1000);
   };
-  await ways.ours.clear();
-  await ways.ours.work();
+  for (const name of ours) {
+    await ways[name].clear();
+    await ways[name].work();
+  }
   await check();
-  const samples = await alternate(
-    roundsOr(3), Object.fromEntries(Object.entries(ways).map(([name, way]) => [name, turn(name, way)])),
-  );
-  return { rows: Object.fromEntries(Object.entries(ways).map(([name, { label }]) => [name, label])), samples, growth };
+  const turns = Object.fromEntries(Object.entries(ways).map(([name, way]) => [name, turn(name, way)]));
+  const samples = await alternate(roundsOr(3), turns);
+  const rows = Object.fromEntries(Object.entries(ways).map(([name, { label }]) => [name, label]));
+  return { rows, samples, grown: watch.grown() };
 }
+
+export const memoryGoal = (value) => ({ text: "growth of the host process's memory in all turns, MiB", value, bound: 24 });
 
 export async function hashOf(file) {
   const hash = createHash("sha256");
