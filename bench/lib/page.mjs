@@ -7,7 +7,10 @@ import { median, round } from "./stats.mjs";
 
 const [kept, page] = process.argv.slice(2);
 const BEGIN = "<!-- figures: written by scripts/bench --page -->", END = "<!-- end of figures -->";
-const ORDER = ["exec", "cold", "bulk", "exec-parallel", "stdout-lines", "stdout-bytes", "stdin", "fairness"];
+const ORDER = [
+  "exec", "cold", "bulk", "exec-parallel", "stdout-lines", "stdout-bytes", "stdin", "fairness",
+  "copyin-large", "copyin-small", "copyout", "bundle",
+];
 
 /** The place of a name among the benchmarks; those of one kind by name. */
 function place(name) {
