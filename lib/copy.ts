@@ -63,6 +63,9 @@ const COMMON = { onProgress: true, signal: true } as const;
 const IN_NAMES: Readonly<Record<keyof CopyInOptions, true>> = { ...COMMON, ignore: true };
 const FILE_OUT_NAMES: Readonly<Record<keyof CopyFileOutOptions, true>> = { ...COMMON, maxBytes: true };
 
+/** What the lane's options say of copies out of it. */
+export type OutBounds = Partial<Pick<ResolvedOptions, "maxCopyOutBytes" | "copyOutRoot">>;
+
 /** Who copies: the engine of an open lane, or LANE_CLOSED; and whether the lane is being closed. */
 export interface CopyHome {
   readonly name: string;
@@ -178,7 +181,7 @@ export async function copyFileOut(
   guestPath: string,
   hostPath: string,
   options: CopyFileOutOptions,
-  { maxCopyOutBytes, copyOutRoot: root }: ResolvedOptions,
+  { maxCopyOutBytes, copyOutRoot: root }: OutBounds,
 ): Promise<CopyResult> {
   checkText("sandboxPath", guestPath);
   const to = hostPathOf("hostPath", hostPath);

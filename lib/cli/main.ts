@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { Command, CommanderError } from "commander";
 import { LaneError } from "../errors.js";
 import { packageDir } from "../native.js";
+import { addCp } from "./commands/cp.js";
 import { addDoctor } from "./commands/doctor.js";
 import { addImage } from "./commands/image.js";
 import { addLs } from "./commands/ls.js";
@@ -19,12 +20,14 @@ Examples:
   agent-lane image import DIR              put a built guest image into the store
   agent-lane ls                            list the lanes
   agent-lane shell                         a shell in the only lane that is open
+  agent-lane cp report.txt :               a file into the worktree of the only lane that is open
   agent-lane reap --dry-run                say which lanes are past their time or without owner
 
 The guest image is built once, as root, on Debian; it takes about two minutes:
   sudo env "PATH=$PATH" ${join(packageDir, "image", "build")} DIR --flavour base
 
-Exit status: 0 done, 1 failed (the reason and a cure on stderr), 2 wrong usage.`;
+Exit status: 0 done, 1 failed (the reason and a cure on stderr), 2 wrong usage; shell has its command's, and cp that
+Ctrl-C ended has 130.`;
 
 function version(): string {
   return (JSON.parse(readFileSync(join(packageDir, "package.json"), "utf8")) as { version: string }).version;
@@ -56,7 +59,7 @@ async function main(): Promise<void> {
     .addHelpText("after", EXAMPLES)
     .exitOverride();
   // Subcommands copy these settings when they are made, so this comes after exitOverride.
-  for (const add of [addDoctor, addLs, addShell, addReap, addImage]) add(program);
+  for (const add of [addDoctor, addLs, addShell, addCp, addReap, addImage]) add(program);
   try {
     await program.parseAsync();
   } catch (error) {

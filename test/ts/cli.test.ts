@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { afterAll, describe, expect, it, vi } from "vitest";
 import { isNewEnough } from "../../lib/cli/commands/doctor.js";
 import { bytes, plain, printJson, table, when } from "../../lib/cli/output.js";
+import { commandPackages } from "./support/stage.js";
 
 const root = join(import.meta.dirname, "..", "..");
 const main = join(root, "dist", "cli", "main.js");
@@ -39,10 +40,10 @@ describe("usage", () => {
   it("--help shows every command, examples and the exit status", () => {
     const { status, out } = run(["--help"]);
     expect(status).toBe(0);
-    for (const word of ["image/build DIR --flavour base", "doctor", "ls", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
+    for (const word of ["image/build DIR --flavour base", "doctor", "ls", "shell", "cp", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
   });
 
-  it.each([["doctor"], ["ls"], ["reap"], ["image import"], ["image ls"]])("%s --help has an example", (command) => {
+  it.each([["doctor"], ["ls"], ["shell"], ["cp"], ["reap"], ["image import"], ["image ls"]])("%s --help has an example", (command) => {
     const { status, out } = run([...command.split(" "), "--help"]);
     expect(status).toBe(0);
     expect(out).toMatch(/Examples?:\n +agent-lane /);
@@ -219,7 +220,7 @@ it("the command runs where Sandcastle is not installed", () => {
   cpSync(join(root, "dist"), join(bare, "dist"), { recursive: true });
   cpSync(join(root, "prebuilds"), join(bare, "prebuilds"), { recursive: true });
   cpSync(join(root, "package.json"), join(bare, "package.json"));
-  for (const name of ["commander", "picocolors"])
+  for (const name of commandPackages())
     symlinkSync(join(root, "node_modules", name), join(bare, "node_modules", name));
   const r = spawnSync(process.execPath, [join(bare, "dist", "cli", "main.js"), "ls", "--json"], {
     encoding: "utf8",

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent-lane shell beside an owner: what it sees, what it leaves alone, and what it says when it cannot.
-import { cpSync } from "node:fs";
-import { join } from "node:path";
 import { expect, it, vi } from "vitest";
 import { stages } from "./support/stages.js";
 import { PTY_KIT } from "./support/terminal.mjs";
@@ -9,7 +7,6 @@ import { PTY_KIT } from "./support/terminal.mjs";
 // Each starts processes and some a few lanes, on a machine that may be busy.
 vi.setConfig({ testTimeout: 100_000 });
 
-const root = join(import.meta.dirname, "..", "..");
 const stage = stages();
 
 const KIT = `${PTY_KIT}
@@ -32,8 +29,7 @@ const KIT = `${PTY_KIT}
 
 async function run(script: string): Promise<Record<string, unknown>> {
   const s = stage({ guest: "agent" });
-  for (const name of ["commander", "picocolors"])
-    cpSync(join(root, "node_modules", name), join(s.dir, "pkg", "node_modules", name), { recursive: true });
+  s.addCommand();
   const r = await s.run(`${KIT}${script}; await lane.close();`);
   expect(r.err).toBe("");
   expect(r.status).toBe(0);

@@ -4,6 +4,7 @@ import { InvalidArgumentError, type Command } from "commander";
 import { hostPathOf } from "../../checks.js";
 import { asLaneError } from "../../errors.js";
 import type { NativeValue } from "../../native.js";
+import { COPY_OUT_MOST } from "../../options.js";
 
 export interface CommonOptions {
   readonly home?: string;
@@ -20,6 +21,16 @@ export function pathArgument(value: string): string {
   } catch (error) {
     throw new InvalidArgumentError(`${asLaneError(error).message}.`);
   }
+}
+
+const UNITS: Readonly<Record<string, number>> = { "": 1, KIB: 2 ** 10, MIB: 2 ** 20, GIB: 2 ** 30, TIB: 2 ** 40 };
+
+/** Bytes, as a number or with a unit: 4096, 512MiB, 2GiB. */
+export function sizeArgument(value: string): number {
+  const [, digits = "", unit = ""] = /^(\d{1,15})((?:[KMGT]iB)?)$/i.exec(value) ?? [];
+  const size = Number(digits) * (UNITS[unit.toUpperCase()] ?? NaN);
+  if (size >= 1 && size <= COPY_OUT_MOST) return size;
+  throw new InvalidArgumentError("It must be a number of bytes from 1 to 1TiB, such as 4096, 512MiB or 2GiB.");
 }
 
 /** The shell leaves the ~ of --home=~/x as it is, so we know it as in AGENT_LANE_HOME. */

@@ -4,26 +4,11 @@ import type { Command } from "commander";
 import { engine } from "../../engine.js";
 import { LaneError } from "../../errors.js";
 import { Departure, interact } from "../../interactive.js";
-import { complain, plain } from "../output.js";
-import { addCommon, common, type CommonOptions } from "./common.js";
-
-type Row = Readonly<Record<string, unknown>>;
+import { complain } from "../output.js";
+import { attached } from "./attached.js";
+import { addCommon, type CommonOptions } from "./common.js";
 
 const LOGIN = ["/bin/sh", "-c", 'exec "${SHELL:-/bin/sh}" -l'];
-
-/** The only lane that is ready, when none is named. */
-async function onlyLane(options: CommonOptions): Promise<string> {
-  const rows = await engine().request<readonly Row[]>("list", common(options));
-  const ready = rows.filter((row) => row["state"] === "ready" && row["ownerAlive"] !== false).map((row) => plain(row["name"]));
-  const [name] = ready;
-  if (ready.length === 1 && name !== undefined) return name;
-  throw new LaneError({
-    code: "NO_SUCH_LANE",
-    message:
-      ready.length === 0 ? "there is no lane that is ready" : `${ready.length} lanes are ready: ${ready.join(", ")}`,
-    cure: ready.length === 0 ? "See `agent-lane ls` for lanes that are starting." : "Name the one you mean.",
-  });
-}
 
 export function addShell(program: Command): void {
   addCommon(program.command("shell"), { limactl: true })
@@ -55,36 +40,27 @@ function wordsOf(self: Command): { name: string | undefined; command: readonly s
   return { name: before[0], command };
 }
 
-async function attach(name: string, options: CommonOptions): Promise<{ lane: string }> {
-  try {
-    return await engine().request<{ lane: string }>("attach", { ...common(options), lane: name });
-  } catch (error) {
-    if (!(error instanceof LaneError) || error.code !== "BAD_NAME") throw error;
-    const { code, message } = error;
-    throw new LaneError({ code, message, cure: `${error.cure} A command comes after --: agent-lane shell -- ${name}` });
-  }
-}
+const hint = (name: string): string => `A command comes after --: agent-lane shell -- ${name}`;
 
 async function run(
   { name, command }: { name: string | undefined; command: readonly string[] },
   options: CommonOptions & ShellOptions,
 ): Promise<void> {
-  const core = engine();
-  const wanted = name ?? (await onlyLane(options));
-  const { lane } = await attach(wanted, options);
   try {
-    const { exitCode } = await interact(
-      core,
-      { lane, argv: command.length > 0 ? command : LOGIN, cwd: options.cwd, sudo: options.root ?? false, env: {} },
-      { stdin: process.stdin, stdout: process.stdout, stderr: process.stderr },
-      new Departure(),
+    const argv = command.length > 0 ? command : LOGIN;
+    const streams = { stdin: process.stdin, stdout: process.stdout, stderr: process.stderr };
+    const { exitCode } = await attached(name, options, hint, (lane) =>
+      interact(
+        engine(),
+        { lane, argv, cwd: options.cwd, sudo: options.root ?? false, env: {} },
+        streams,
+        new Departure(),
+      ),
     );
     process.exitCode = exitCode;
   } catch (error) {
     if (!(error instanceof LaneError) || error.code !== "EXEC_FAILED") throw error;
     complain(error);
     process.exitCode = /No such file|not found/i.test(error.message) ? 127 : 126; // as every shell has it
-  } finally {
-    await core.request("close", { lane }).catch(() => undefined);
   }
 }

@@ -21,6 +21,17 @@ import { makeImage, makePrograms, write } from "./image.mjs";
 const root = join(import.meta.dirname, "..", "..", "..");
 const NOBODY = 65534;
 
+/** The packages that the command needs, with those that they need themselves. */
+export function commandPackages(): string[] {
+  const needs = (dir: string): string[] => {
+    const { dependencies = {} } = JSON.parse(readFileSync(join(dir, "package.json"), "utf8")) as { dependencies?: object };
+    return Object.keys(dependencies);
+  };
+  const names = new Set(needs(root));
+  for (const name of names) for (const other of needs(join(root, "node_modules", name))) names.add(other);
+  return [...names];
+}
+
 export interface Outcome {
   readonly status: number | null;
   readonly signal: NodeJS.Signals | null;
@@ -81,6 +92,18 @@ export class Stage {
     if (this.#uid !== undefined) chownSync(this.work, this.#uid, this.#uid);
     mkdirSync(this.home, { mode: 0o700 });
     if (this.#uid !== undefined) chownSync(this.home, this.#uid, this.#uid);
+  }
+
+  /** The command is there too. */
+  addCommand(): void {
+    for (const name of commandPackages())
+      cpSync(join(root, "node_modules", name), join(this.dir, "pkg", "node_modules", name), { recursive: true });
+  }
+
+  /** Makes a directory beside the others, which the scripts may write to. */
+  writable(name: string): void {
+    mkdirSync(join(this.dir, name), { mode: 0o755 });
+    if (this.#uid !== undefined) chownSync(join(this.dir, name), this.#uid, this.#uid);
   }
 
   /** Chooses what the scripted limactl does wrong. */
