@@ -36,7 +36,7 @@ typedef struct al_exit_s {
   int kind;             /* AL_EXIT_*; or -1: the stream ended without EXIT, see err */
   uint32_t value;
   uint64_t ns;          /* guest time from spawn to reaping */
-  uint64_t length;      /* READ: bytes of the file as the guest saw them */
+  uint64_t length;      /* READ, TREE: bytes as the guest counted them */
   bool oom;             /* a process of the command was killed for want of memory */
   char text[512];       /* printable */
   al_err_t err;         /* kind -1 or AL_EXIT_ERROR */
@@ -111,6 +111,10 @@ al_stream_exec(
   al_chan_t *c, const al_exec_req_t *req, const al_stream_cbs_t *cbs, void *data, al_stream_t **out, al_err_t *err);
 int
 al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
+  al_stream_t **out, al_err_t *err);
+/* A directory, as records of frame.h on sub-stream 1. */
+int
+al_stream_tree(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
   al_stream_t **out, al_err_t *err);
 /* Queues stdin bytes (copied). Returns the bytes now queued and unsent (stop above 256 KiB, go on in on_drain),
  * -ENOMEM, or -ENOBUFS above AL_STDIN_QUEUE_MAX. After the guest has closed stdin the bytes are dropped and 0 is returned. */

@@ -118,7 +118,7 @@ on_end(al_chan_t *c, al_stream_t *s, const al_frame_t *f) {
     s->sub[sub].ended = true;
     al__stream_deaf(s);
   } else if (sub > AL_SUB_STDERR || (sub == AL_SUB_STDIN && !s->with_stdin)
-    || (sub == AL_SUB_STDERR && s->kind == AL_F_READ)) {
+    || (sub == AL_SUB_STDERR && s->kind != AL_F_EXEC)) {
     violation(c, f, "the end of a sub-stream that a guest does not have");
   } else if (s->sub[sub].ended) {
     violation(c, f, "a second end");

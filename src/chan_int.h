@@ -114,7 +114,7 @@ typedef struct al_sub_s {
 struct al_stream_s {
   al_chan_t *c;
   uint32_t id;                      /* 0 until the open request begins to go out */
-  uint8_t kind;                     /* AL_F_EXEC or AL_F_READ */
+  uint8_t kind;                     /* AL_F_EXEC, _READ or _TREE */
   bool with_stdin, begun, opened;   /* first, last frame of the open request was written */
   bool end_wanted, end_sent, deaf;  /* deaf: the guest has closed stdin */
   bool over;                        /* `exit` is set; on_exit comes on the next turn, nothing else does */

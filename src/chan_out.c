@@ -180,8 +180,8 @@ fill_chunk(al_chan_t *c, al_stream_t *s) {
   if (want > AL_CHUNK_MAX) want = AL_CHUNK_MAX;
   if (want > 0) {
     int64_t room = space(c);
-    /* A READ request is one frame; and crumbs would cost more than they bring. */
-    if (room < (int64_t) want && (room < 1024 || s->kind == AL_F_READ)) return wait_for_room(c);
+    /* A READ or TREE request is one frame; and crumbs would cost more than they bring. */
+    if (room < (int64_t) want && (room < 1024 || s->kind != AL_F_EXEC)) return wait_for_room(c);
     if (room < (int64_t) want) want = (size_t) room;
   }
   if (!s->opened) {

@@ -172,16 +172,28 @@ al_stream_exec(
   return add_stream(c, s, build_exec(&s->open, req), out, err);
 }
 
-int
-al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
+static int
+open_path(al_chan_t *c, uint8_t kind, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
   al_stream_t **out, al_err_t *err) {
   al_stream_t *s;
-  int r = new_stream(c, AL_F_READ, cbs, data, &s, err);
+  int r = new_stream(c, kind, cbs, data, &s, err);
   if (r < 0) return r;
   r = append_text(&s->open, AL_TLV_PATH, path);
   if (r == 0) r = append_text(&s->open, AL_TLV_USER, user ? user : "agent");
   if (r == 0 && s->open.len > AL_CHUNK_MAX) r = -ENOBUFS; /* it must fit into one frame */
   return add_stream(c, s, r, out, err);
+}
+
+int
+al_stream_read(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
+  al_stream_t **out, al_err_t *err) {
+  return open_path(c, AL_F_READ, path, user, cbs, data, out, err);
+}
+
+int
+al_stream_tree(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
+  al_stream_t **out, al_err_t *err) {
+  return open_path(c, AL_F_TREE, path, user, cbs, data, out, err);
 }
 
 static bool

@@ -70,6 +70,9 @@ void
 al_plat_stat_times(const struct stat *st, int64_t *mtime_ns, int64_t *ctime_ns); /* nanoseconds since 1970 */
 int
 al_plat_fsync(int fd); /* F_FULLFSYNC on macOS */
+/* Everything that was written to the file system of `fd`. macOS starts it, and waits only for the drive. */
+int
+al_plat_sync_fs(int fd);
 /* Opens a path below dirfd with no symbolic link followed in any component. */
 int
 al_plat_open_beneath(int dirfd, const char *path, int flags, mode_t mode);

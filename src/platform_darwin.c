@@ -77,6 +77,12 @@ al_plat_fsync(int fd) {
   return 0;
 }
 
+int
+al_plat_sync_fs(int fd) {
+  sync();
+  return al_plat_fsync(fd);
+}
+
 /* Homebrew keeps its directories writable for the group admin, whose members may use sudo for everything anyway. */
 bool
 al__plat_group_trusted(gid_t gid) {

@@ -80,6 +80,13 @@ al_plat_fsync(int fd) {
   return 0;
 }
 
+int
+al_plat_sync_fs(int fd) {
+  while (syncfs(fd))
+    if (errno != EINTR) return -errno;
+  return 0;
+}
+
 bool
 al__plat_group_trusted(gid_t gid) {
   (void) gid;

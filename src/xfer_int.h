@@ -6,6 +6,7 @@
 
 #include "buf.h"
 #include "names.h"
+#include "tree_parse.h"
 #include "xfer.h"
 #include <stdbool.h>
 #include <sys/types.h>
@@ -119,6 +120,7 @@ typedef struct al_target_s {
   al_place_t place;     /* with the error */
   int fd;               /* -1 = none */
   mode_t mode;          /* 0666 less the process's umask */
+  uint64_t bytes;
   char tmp[AL_TMP_NAME]; /* "" = there is no temporary file */
 } al_target_t;
 
@@ -132,5 +134,30 @@ int
 al__target_commit(al_target_t *t);
 void
 al__target_deinit(al_target_t *t); /* removes the temporary file when it was not committed */
+
+/* One directory, the same way. All functions block; worker thread. */
+typedef struct al_tree_out_s {
+  al_place_t place;      /* with the error */
+  al_tree_t parse;       /* its limits are the caller's to set, before the first take */
+  bool executables;
+  int dirs[AL_TREE_DEPTH_MAX + 1]; /* the directories that are open; [0] is the temporary one */
+  al_tree_entry_t attrs[AL_TREE_DEPTH_MAX + 1]; /* theirs, set when they are left; without the names */
+  int depth;             /* of dirs; -1 = none */
+  int fd;                /* the file that is written; -1 = none */
+  al_tree_entry_t file;
+  mode_t mask;           /* 0777 less the process's umask */
+  char tmp[AL_TMP_NAME]; /* "" = there is no temporary directory */
+} al_tree_out_t;
+
+void
+al__tree_init(al_tree_out_t *t);
+int
+al__tree_open(al_tree_out_t *t, const char *path, const char *root);
+int
+al__tree_take(al_tree_out_t *t, const void *p, size_t n); /* records */
+int
+al__tree_commit(al_tree_out_t *t);
+void
+al__tree_deinit(al_tree_out_t *t); /* removes the temporary directory when it was not committed */
 
 #endif

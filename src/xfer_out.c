@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers, out: one regular file of the guest, streamed into a temporary file on the host and renamed into place. */
+/* Transfers, out: one regular file of the guest, or a directory, streamed into a temporary one on the host and renamed
+ * into place. */
 #include "mem.h"
 #include "work.h"
 #include "xfer_int.h"
@@ -12,8 +13,34 @@
 
 #define LINUX_ELOOP 40 /* the guest's numbers; the others in refused_by_guest are the same everywhere */
 
-typedef struct xfer_out_s {
+typedef struct xfer_out_s xfer_out_t;
+
+typedef struct chunk_s {
+  al_job_t job;
+  size_t len;
+  uint64_t bytes, entries; /* in all, when this has been taken */
+  uint8_t data[];
+} chunk_t;
+
+/* What becomes of the bytes: a file or a tree. */
+typedef struct kind_s {
+  int (*start)(al_chan_t *c, const char *path, const char *user, const al_stream_cbs_t *cbs, void *data,
+    al_stream_t **out, al_err_t *err);
+  void (*init)(xfer_out_t *x, const al_xfer_limits_t *limits);
+  /* on the thread */
+  int (*open)(xfer_out_t *x);
+  int (*take)(xfer_out_t *x, chunk_t *k);
+  int (*commit)(xfer_out_t *x);
+  void (*clean)(xfer_out_t *x);
+  /* on the loop */
+  void (*refused)(xfer_out_t *x, const al_exit_t *e);
+  void (*tell)(xfer_out_t *x); /* the statistics, once it is in place */
+  bool bounded; /* every byte counts for the maximum; of a tree its parser counts */
+} kind_t;
+
+struct xfer_out_s {
   al_xfer_t base;
+  const kind_t *kind;
   al_stream_t *s;    /* NULL after the end */
   al_worker_t *worker;
   al_job_t open, commit, clean;
@@ -21,16 +48,15 @@ typedef struct xfer_out_s {
   bool opened;       /* `open` has been posted */
   bool closing;
   uv_loop_t *loop;
+  uint64_t got;      /* bytes that came, of records too */
   uint64_t max, *left; /* of this call; of its lane, NULL = no bound */
   char *guest, *host, *root;
-  al_target_t target; /* the thread's while jobs > 0 */
-} xfer_out_t;
-
-typedef struct chunk_s {
-  al_job_t job;
-  size_t len;
-  uint8_t bytes[];
-} chunk_t;
+  union {            /* the thread's while jobs > 0 */
+    al_target_t target;
+    al_tree_out_t tree;
+  } to;
+  const al_place_t *place; /* of it */
+};
 
 static void
 destroy(xfer_out_t *x) {
@@ -50,7 +76,7 @@ on_worker_closed(void *data) {
 static int
 run_clean(al_job_t *job) {
   xfer_out_t *x = job->data;
-  al__target_deinit(&x->target);
+  x->kind->clean(x);
   return 0;
 }
 
@@ -84,26 +110,26 @@ cancel(al_xfer_t *base, const al_err_t *why) {
 static void
 job_done(xfer_out_t *x, int status) {
   x->jobs--;
-  if (status < 0) stop(x, &x->target.place.err);
+  if (status < 0) stop(x, &x->place->err);
 }
 
 static int
 run_open(al_job_t *job) {
   xfer_out_t *x = job->data;
-  return al__target_open(&x->target, x->host, x->root);
+  return x->kind->open(x);
 }
 
 static int
 run_commit(al_job_t *job) {
   xfer_out_t *x = job->data;
-  return x->target.place.err.code ? x->target.place.err.code : al__target_commit(&x->target);
+  return x->place->err.code ? x->place->err.code : x->kind->commit(x);
 }
 
 static int
 run_chunk(al_job_t *job) {
   xfer_out_t *x = job->data;
   chunk_t *k = (chunk_t *) job;
-  return x->target.place.err.code ? x->target.place.err.code : al__target_write(&x->target, k->bytes, k->len);
+  return x->place->err.code ? x->place->err.code : x->kind->take(x, k);
 }
 
 static void
@@ -114,12 +140,24 @@ on_step_done(al_job_t *job, int status) {
 }
 
 static void
+on_committed(al_job_t *job, int status) {
+  xfer_out_t *x = job->data;
+  if (status == 0) x->kind->tell(x);
+  on_step_done(job, status);
+}
+
+static void
 on_chunk_done(al_job_t *job, int status) {
   xfer_out_t *x = job->data;
   chunk_t *k = (chunk_t *) job;
   job_done(x, status);
   if (x->s) al_stream_consumed(x->s, AL_SUB_STDOUT, k->len);
+  if (status == 0) {
+    x->base.stats.bytes = k->bytes;
+    x->base.stats.files = k->entries;
+  }
   al_free(k);
+  if (x->s && !x->base.err.code) al__xfer_tell(&x->base, x->loop);
   maybe_finish(x);
 }
 
@@ -137,8 +175,8 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
   al_err_t err = { 0 };
   (void) s;
   (void) sub;
-  x->base.stats.bytes += n;
-  if (x->base.stats.bytes > x->max) {
+  x->got += n;
+  if (x->kind->bounded && x->got > x->max) {
     al_err_set(
       &err, AL_EFILE_TOO_LARGE, "%s in the guest is larger than %llu bytes", x->guest, (unsigned long long) x->max);
     stop(x, &err);
@@ -157,11 +195,10 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
     return;
   }
   *k = (chunk_t){ .job = { .data = x }, .len = n };
-  memcpy(k->bytes, p, n);
+  memcpy(k->data, p, n);
   post_open(x);
   x->jobs++;
   al_worker_post(x->worker, &k->job, run_chunk, on_chunk_done);
-  al__xfer_tell(&x->base, x->loop);
 }
 
 static void
@@ -172,7 +209,98 @@ on_end(al_stream_t *s, void *data, int sub) {
 }
 
 static void
-refused_by_guest(xfer_out_t *x, const al_exit_t *e) {
+on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
+  xfer_out_t *x = data;
+  uint64_t got = x->got;
+  (void) s;
+  x->s = NULL;
+  if (x->base.err.code) {
+    maybe_finish(x);
+    return;
+  }
+  if (e->kind == AL_EXIT_ERROR) {
+    x->kind->refused(x, e);
+  } else if (e->kind < 0) {
+    x->base.err = e->err;
+  } else if (e->value != 0 || e->length != got) {
+    al_err_set(&x->base.err, AL_ECOPY_OUT_FAILED, "%s came incomplete: the guest announced %llu bytes and sent %llu",
+      x->guest, (unsigned long long) e->length, (unsigned long long) got);
+  } else {
+    post_open(x);
+    x->jobs++;
+    al_worker_post(x->worker, &x->commit, run_commit, on_committed);
+  }
+  maybe_finish(x);
+}
+
+static int
+start(al_chan_t *c, const kind_t *kind, const char *guest_path, const char *host_path, const char *root,
+  const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, xfer_out_t **out, al_err_t *err) {
+  static const al_stream_cbs_t stream_cbs = { .on_data = on_data, .on_end = on_end, .on_exit = on_exit };
+  int r = al_guest_path_check(guest_path, strlen(guest_path), err);
+  if (r < 0) return r;
+  if (host_path[0] != '/')
+    return al_err_set(err, AL_EHOST_PATH_INVALID, "the target %s is refused: it is not absolute", host_path);
+  xfer_out_t *x = al_calloc(1, sizeof *x);
+  if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
+  x->base = (al_xfer_t){ .cbs = *cbs, .data = data, .cancel = cancel };
+  x->kind = kind;
+  x->loop = al_chan_loop(c);
+  x->max = limits && limits->max_bytes ? limits->max_bytes : AL_COPY_OUT_MAX;
+  x->left = limits ? limits->left : NULL;
+  x->open.data = x->commit.data = x->clean.data = x;
+  kind->init(x, limits);
+  x->guest = al_strdup(guest_path);
+  x->host = al_strdup(host_path);
+  x->root = al_strdup(root);
+  r = x->guest && x->host && (x->root || !root) ? al_worker_open(al_chan_loop(c), &x->worker) : UV_ENOMEM;
+  if (r < 0) {
+    destroy(x);
+    return al_err_set(err, r == UV_ENOMEM ? AL_ENO_MEMORY : r, "the copy could not be started: %s", uv_strerror(r));
+  }
+  r = kind->start(c, guest_path, "agent", &stream_cbs, x, &x->s, err);
+  if (r < 0) {
+    al_worker_close(x->worker, NULL, NULL);
+    destroy(x);
+    return r;
+  }
+  *out = x;
+  return 0;
+}
+
+/* ---- a file ---- */
+
+static void
+file_init(xfer_out_t *x, const al_xfer_limits_t *limits) {
+  (void) limits;
+  al__target_init(&x->to.target);
+  x->place = &x->to.target.place;
+}
+
+static int
+file_open(xfer_out_t *x) {
+  return al__target_open(&x->to.target, x->host, x->root);
+}
+
+static int
+file_take(xfer_out_t *x, chunk_t *k) {
+  x->to.target.bytes += k->len;
+  k->bytes = x->to.target.bytes;
+  return al__target_write(&x->to.target, k->data, k->len);
+}
+
+static int
+file_commit(xfer_out_t *x) {
+  return al__target_commit(&x->to.target);
+}
+
+static void
+file_clean(xfer_out_t *x) {
+  al__target_deinit(&x->to.target);
+}
+
+static void
+file_refused(xfer_out_t *x, const al_exit_t *e) {
   al_err_t *err = &x->base.err;
   switch (e->value) {
     case ENOENT:
@@ -188,61 +316,107 @@ refused_by_guest(xfer_out_t *x, const al_exit_t *e) {
 }
 
 static void
-on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
-  xfer_out_t *x = data;
-  uint64_t got = x->base.stats.bytes;
-  (void) s;
-  x->s = NULL;
-  if (x->base.err.code) {
-    maybe_finish(x);
-    return;
-  }
-  if (e->kind == AL_EXIT_ERROR) {
-    refused_by_guest(x, e);
-  } else if (e->kind < 0) {
-    x->base.err = e->err;
-  } else if (e->value != 0 || e->length != got) {
-    al_err_set(&x->base.err, AL_ECOPY_OUT_FAILED, "%s came incomplete: the guest announced %llu bytes and sent %llu",
-      x->guest, (unsigned long long) e->length, (unsigned long long) got);
-  } else {
-    post_open(x);
-    x->base.stats.files = 1;
-    x->jobs++;
-    al_worker_post(x->worker, &x->commit, run_commit, on_step_done);
-  }
-  maybe_finish(x);
+file_tell(xfer_out_t *x) {
+  x->base.stats.files = 1;
 }
+
+static const kind_t file_kind = { .start = al_stream_read,
+  .init = file_init,
+  .open = file_open,
+  .take = file_take,
+  .commit = file_commit,
+  .clean = file_clean,
+  .refused = file_refused,
+  .tell = file_tell,
+  .bounded = true };
 
 int
 al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root,
   const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err) {
-  static const al_stream_cbs_t stream_cbs = { .on_data = on_data, .on_end = on_end, .on_exit = on_exit };
-  int r = al_guest_path_check(guest_path, strlen(guest_path), err);
-  if (r < 0) return r;
-  if (host_path[0] != '/')
-    return al_err_set(err, AL_EHOST_PATH_INVALID, "the target %s is refused: it is not absolute", host_path);
-  xfer_out_t *x = al_calloc(1, sizeof *x);
-  if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
-  x->base = (al_xfer_t){ .cbs = *cbs, .data = data, .cancel = cancel };
-  x->loop = al_chan_loop(c);
-  x->max = limits && limits->max_bytes ? limits->max_bytes : AL_COPY_OUT_MAX;
-  x->left = limits ? limits->left : NULL;
-  x->open.data = x->commit.data = x->clean.data = x;
-  al__target_init(&x->target);
-  x->guest = al_strdup(guest_path);
-  x->host = al_strdup(host_path);
-  x->root = al_strdup(root);
-  r = x->guest && x->host && (x->root || !root) ? al_worker_open(al_chan_loop(c), &x->worker) : UV_ENOMEM;
-  if (r < 0) {
-    destroy(x);
-    return al_err_set(err, r == UV_ENOMEM ? AL_ENO_MEMORY : r, "the copy could not be started: %s", uv_strerror(r));
+  xfer_out_t *x = NULL;
+  int r = start(c, &file_kind, guest_path, host_path, root, limits, cbs, data, &x, err);
+  if (r == 0) *out = &x->base;
+  return r;
+}
+
+/* ---- a tree ---- */
+
+static void
+tree_init(xfer_out_t *x, const al_xfer_limits_t *limits) {
+  al_tree_out_t *t = &x->to.tree;
+  al__tree_init(t);
+  x->place = &t->place;
+  t->parse.max_bytes = x->max;
+  t->parse.max_entries = limits && limits->max_entries ? limits->max_entries : AL_TREE_ENTRIES;
+  t->parse.max_depth = limits && limits->max_depth ? limits->max_depth : AL_TREE_DEPTH;
+  if (t->parse.max_depth > AL_TREE_DEPTH_MAX) t->parse.max_depth = AL_TREE_DEPTH_MAX;
+  t->executables = limits && limits->executables;
+}
+
+static int
+tree_open(xfer_out_t *x) {
+  return al__tree_open(&x->to.tree, x->host, x->root);
+}
+
+static int
+tree_take(xfer_out_t *x, chunk_t *k) {
+  al_tree_out_t *t = &x->to.tree;
+  int r = al__tree_take(t, k->data, k->len);
+  k->bytes = t->parse.bytes;
+  k->entries = t->parse.entries;
+  return r;
+}
+
+static int
+tree_commit(xfer_out_t *x) {
+  return al__tree_commit(&x->to.tree);
+}
+
+static void
+tree_clean(xfer_out_t *x) {
+  al__tree_deinit(&x->to.tree);
+}
+
+static void
+tree_refused(xfer_out_t *x, const al_exit_t *e) {
+  al_err_t *err = &x->base.err;
+  switch (e->value) {
+    case ENOENT: al_err_set(err, AL_EGUEST_FILE_MISSING, "%s does not exist in the guest", x->guest); break;
+    case EINVAL: al_err_set(err, AL_ETREE_REFUSED, "%s in the guest: %s", x->guest, e->text); break;
+    case E2BIG: al_err_set(err, AL_ETREE_TOO_LARGE, "%s in the guest: %s", x->guest, e->text); break;
+    case ENOTDIR: al_err_set(err, AL_ENOT_A_DIRECTORY, "%s in the guest is not a directory", x->guest); break;
+    case LINUX_ELOOP:
+      al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest);
+      break;
+    default: al_err_set(err, AL_ECOPY_OUT_FAILED, "%s in the guest: %s", x->guest, e->text); break;
   }
-  r = al_stream_read(c, guest_path, "agent", &stream_cbs, x, &x->s, err);
-  if (r < 0) {
-    al_worker_close(x->worker, NULL, NULL);
-    destroy(x);
-    return r;
-  }
-  *out = &x->base;
-  return 0;
+}
+
+static void
+tree_tell(xfer_out_t *x) {
+  const al_tree_t *t = &x->to.tree.parse;
+  al_xfer_stats_t *stats = &x->base.stats;
+  stats->bytes = t->bytes;
+  stats->files = t->entries;
+  stats->changed = t->changed;
+  stats->skipped = t->skipped;
+  memcpy(stats->skipped_path, t->skipped_path, sizeof stats->skipped_path);
+}
+
+static const kind_t tree_kind = { .start = al_stream_tree,
+  .init = tree_init,
+  .open = tree_open,
+  .take = tree_take,
+  .commit = tree_commit,
+  .clean = tree_clean,
+  .refused = tree_refused,
+  .tell = tree_tell };
+
+int
+al_xfer_tree(al_chan_t *c, const char *guest_path, const char *host_path, const char *root,
+  const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err) {
+  xfer_out_t *x = NULL;
+  int r = start(c, &tree_kind, guest_path, host_path, root, limits, cbs, data, &x, err);
+  if (r == 0) *out = &x->base;
+  return r;
 }

@@ -58,6 +58,7 @@ typedef enum {
   AL_SLOT_OPENING, /* EXEC with AL_FLAG_MORE: the area holds `area_len` bytes of TLVs */
   AL_SLOT_RUN,     /* pid, cgroup, fd[]; the area holds stdin not yet written */
   AL_SLOT_READ,    /* fd[AL_SUB_STDOUT] is the file */
+  AL_SLOT_TREE,    /* fd[AL_SUB_STDOUT] is its top; the area holds the walk */
   AL_SLOT_DONE,    /* exit_* valid; waits for room in the output to say EXIT */
 } al_slot_state_t;
 
@@ -88,7 +89,7 @@ typedef struct al_slot_s {
   uint64_t kill_ns;                /* RUN: when the tree is killed, then when we stop waiting for its end; 0 = never */
   bool kill_sent, given_up;
   bool oom;                        /* DONE */
-  uint64_t size, sent;             /* READ */
+  uint64_t size, sent;             /* READ; TREE: size is UINT64_MAX until all is said */
   uint32_t exit_kind, exit_value;
   uint64_t exit_ns;
   char exit_text[AL_FAIL_TEXT];
@@ -258,6 +259,8 @@ void
 al_stream_init(void);
 uint8_t *
 al_stream_area(const al_slot_t *s); /* AL_OPEN_MAX + 8 bytes */
+void
+al_stream_dirty(const al_slot_t *s); /* much of its area is used: to be given back at the end */
 
 /* pump.c: what commands write and files hold, out to the host. */
 bool
@@ -268,6 +271,16 @@ al_pump_grace(uint64_t now);
 /* read.c */
 void
 al_read_open(al_slot_t *s, const uint8_t *tlvs, uint32_t len);
+int
+al_read_request(al_slot_t *s, const uint8_t *tlvs, uint32_t len, int flags, bool *root); /* < 0: the slot is finished */
+
+/* tree.c */
+void
+al_tree_open(al_slot_t *s, const uint8_t *tlvs, uint32_t len);
+ssize_t
+al_tree_fill(al_slot_t *s, uint8_t *p, size_t n); /* bytes of records; -1 = the slot is finished, with an error */
+void
+al_tree_close(al_slot_t *s); /* all but the top */
 
 /* stop.c */
 _Noreturn void

@@ -15,18 +15,29 @@
 static uint32_t moved[AL_STREAMS_MAX][AL_SUBS]; /* in this turn */
 static size_t first; /* who comes first in the next round: slot * 2 + (stderr) */
 
-/* END was said before, or is said here; a READ ends with its last byte. */
+/* END was said before, or is said here; a READ or TREE ends with its last byte. */
 static void
 end_sub(al_slot_t *s, int sub) {
   if (!al_io_frame(s->id, AL_F_END, (uint8_t) sub, NULL, 0)) al_stop_reject(AL_REJECT_PROTOCOL, "no room for END");
   al_stream_close_fd(s, sub);
 }
 
+static bool
+is_file(const al_slot_t *s) {
+  return s->state == AL_SLOT_READ || s->state == AL_SLOT_TREE;
+}
+
+static ssize_t
+get(al_slot_t *s, int sub, uint8_t *p, uint32_t n) {
+  if (n == 0) return 0;
+  return s->state == AL_SLOT_TREE ? al_tree_fill(s, p, n) : read(s->fd[sub], p, n);
+}
+
 /* One chunk of one sub-stream. Returns false when there is nothing more to have now. */
 static bool
 send_chunk(al_slot_t *s, int sub, uint32_t room) {
   uint32_t n = room < s->credit[sub] ? room : s->credit[sub];
-  if (s->state == AL_SLOT_READ && n > s->size - s->sent) n = (uint32_t) (s->size - s->sent);
+  if (is_file(s) && n > s->size - s->sent) n = (uint32_t) (s->size - s->sent);
   uint32_t spliced = s->state == AL_SLOT_RUN ? al_io_splice(s->id, (uint8_t) sub, s->fd[sub], n) : 0;
   if (spliced > 0) {
     s->credit[sub] -= spliced;
@@ -37,7 +48,11 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
   }
   uint8_t *p = al_io_reserve(n + AL_FRAME_HEADER);
   if (p == NULL) return false;
-  ssize_t got = n > 0 ? read(s->fd[sub], p, n) : 0;
+  ssize_t got = get(s, sub, p, n);
+  if (s->state == AL_SLOT_DONE) { /* a tree that could not be read */
+    al_stream_close_fd(s, sub);
+    return false;
+  }
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
     s->ready[sub] = false;
     return false;
@@ -46,7 +61,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
     al_io_commit(s->id, AL_F_DATA, (uint8_t) sub, (uint32_t) got);
     s->credit[sub] -= (uint32_t) got;
     moved[s - al_agent.slots][sub] += (uint32_t) got;
-    if (s->state == AL_SLOT_READ) s->sent += (uint64_t) got;
+    if (is_file(s)) s->sent += (uint64_t) got;
     else s->ready[sub] = (uint32_t) got == n; /* a short read empties a pipe */
     if (got >= WIDE_LEAST && s->state == AL_SLOT_RUN) al_stream_widen(s, sub);
     return true;
@@ -57,7 +72,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
     return false;
   }
   end_sub(s, sub);
-  if (s->state == AL_SLOT_READ) {
+  if (is_file(s)) {
     s->exit_ns = al_main_now() - s->started_ns;
     al_stream_finish(s, AL_EXIT_CODE, 0, NULL);
   }
@@ -67,7 +82,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
 static bool
 may_send(const al_slot_t *s, int sub) {
   if (s->fd[sub] < 0) return false;
-  if (s->state == AL_SLOT_READ) return s->credit[sub] > 0 || s->sent == s->size;
+  if (is_file(s)) return s->credit[sub] > 0 || s->sent == s->size;
   return s->state == AL_SLOT_RUN && s->ready[sub] && s->credit[sub] > 0;
 }
 

@@ -34,6 +34,11 @@ al_stream_area(const al_slot_t *s) {
   return areas[index_of(s)];
 }
 
+void
+al_stream_dirty(const al_slot_t *s) {
+  area_dirty[index_of(s)] = true;
+}
+
 static al_slot_t *
 find(uint32_t id) {
   for (size_t i = 0; i < al_agent.slots_high; i++)
@@ -72,6 +77,7 @@ al_stream_close_fd(al_slot_t *s, int sub) {
 
 static void
 release(al_slot_t *s) {
+  if (s->state == AL_SLOT_TREE) al_tree_close(s);
   for (int i = 0; i < AL_SUBS; i++) al_stream_close_fd(s, i);
   al_pty_close(s);
   al_cgroup_give(&s->cgroup);
@@ -190,9 +196,10 @@ on_exec(const al_frame_t *f) {
 
 static void
 on_read(const al_frame_t *f) {
-  if (f->flags != 0) al_stop_reject(AL_REJECT_PROTOCOL, "unknown flag of READ");
-  if (f->stream <= al_agent.last_id) al_stop_reject(AL_REJECT_PROTOCOL, "READ with a stream id that was used before");
-  al_read_open(claim(f->stream), f->payload, f->len);
+  if (f->flags != 0) al_stop_reject(AL_REJECT_PROTOCOL, "unknown flag of READ or TREE");
+  if (f->stream <= al_agent.last_id) al_stop_reject(AL_REJECT_PROTOCOL, "READ or TREE with a stream id that was used before");
+  if (f->type == AL_F_TREE) al_tree_open(claim(f->stream), f->payload, f->len);
+  else al_read_open(claim(f->stream), f->payload, f->len);
 }
 
 static void
@@ -231,7 +238,7 @@ on_end(al_slot_t *s, const al_frame_t *f) {
 static void
 on_credit(al_slot_t *s, const al_frame_t *f) {
   uint32_t n = al_get32(f->payload);
-  if (f->flags != AL_SUB_STDOUT && (f->flags != AL_SUB_STDERR || s->state == AL_SLOT_READ))
+  if (f->flags != AL_SUB_STDOUT && (f->flags != AL_SUB_STDERR || s->state == AL_SLOT_READ || s->state == AL_SLOT_TREE))
     al_stop_reject(AL_REJECT_PROTOCOL, "CREDIT for a sub-stream that the guest does not send on");
   if (s->state == AL_SLOT_DONE) return;
   if (n == 0) al_stop_reject(AL_REJECT_PROTOCOL, "CREDIT of nothing");
@@ -268,7 +275,7 @@ al_stream_frame(const al_frame_t *f) {
     on_exec(f);
     return;
   }
-  if (f->type == AL_F_READ) {
+  if (f->type == AL_F_READ || f->type == AL_F_TREE) {
     on_read(f);
     return;
   }

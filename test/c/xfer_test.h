@@ -81,6 +81,21 @@ begin_out(rig_t *r, const char *from, const char *to, const char *root, uint64_t
   return x;
 }
 
+static inline al_xfer_t *
+begin_tree(rig_t *r, const char *from, const char *to, const al_xfer_limits_t *limits, outcome_t *o) {
+  al_xfer_t *x;
+  memset(o, 0, sizeof *o);
+  assert_int_equal(al_xfer_tree(r->chan, from, to, NULL, limits, &xfer_cbs, o, &x, &o->err), 0);
+  assert_false(o->done);
+  return x;
+}
+
+static inline void
+copy_tree(rig_t *r, const char *from, const char *to, const al_xfer_limits_t *limits, outcome_t *o) {
+  begin_tree(r, from, to, limits, o);
+  rig_wait(r, &o->done, 60000);
+}
+
 static inline void
 copy_in(rig_t *r, const char *from, const char *to, outcome_t *o) {
   begin_in(r, from, to, o);

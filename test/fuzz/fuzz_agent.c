@@ -61,7 +61,7 @@ request(fuzz_in_t *in, uint32_t what) {
   al_put32(flags, what >> 4 & 7);
   if (what & 1) {
     char path[24];
-    int len = snprintf(path, sizeof path, "/f/%s", (const char *) number);
+    int len = snprintf(path, sizeof path, what & 32 ? "/d/%s" : "/f/%s", (const char *) number);
     n += al_tlv_put(p + n, sizeof p - n, AL_TLV_PATH, path, (uint32_t) len);
   } else {
     n += al_tlv_put(p + n, sizeof p - n, AL_TLV_FLAGS, flags, 4);
@@ -70,7 +70,7 @@ request(fuzz_in_t *in, uint32_t what) {
     n += al_tlv_put(p + n, sizeof p - n, AL_TLV_ARG, number, (uint32_t) digits);
   }
   for (uint32_t k = what & 8 ? fuzz_take(in, 1) % 4 : 0; k > 0; k--) p[fuzz_take(in, 1) % n] = (uint8_t) fuzz_take(in, 1);
-  uint8_t type = what & 1 ? AL_F_READ : AL_F_EXEC;
+  uint8_t type = !(what & 1) ? AL_F_EXEC : what & 32 ? AL_F_TREE : AL_F_READ;
   if (what & 2) {
     frame(++last_id, type, AL_FLAG_MORE & (uint8_t) ~what, p, n / 2, 5);
     frame(last_id, type, 0, p + n / 2, n - n / 2, 0);
@@ -82,8 +82,8 @@ request(fuzz_in_t *in, uint32_t what) {
 static void
 op(fuzz_in_t *in) {
   static const uint8_t types[] = {AL_F_DATA, AL_F_END, AL_F_CREDIT, AL_F_SIGNAL, AL_F_RESIZE, AL_F_RESET, AL_F_CANCEL, AL_F_PING,
-    AL_F_CONFIG, AL_F_ACK, AL_F_EXEC, AL_F_READ, AL_F_REJECT, AL_F_CLOCK};
-  static const size_t sizes[] = {0, 0, 4, 4, 4, 0, 4, 8, 0, 8, 0, 0, 5, 8};
+    AL_F_CONFIG, AL_F_ACK, AL_F_EXEC, AL_F_READ, AL_F_REJECT, AL_F_CLOCK, AL_F_TREE};
+  static const size_t sizes[] = {0, 0, 4, 4, 4, 0, 4, 8, 0, 8, 0, 0, 5, 8, 0};
   uint32_t what = fuzz_take(in, 1);
   switch (what % 8) {
     case 0: {
@@ -99,9 +99,9 @@ op(fuzz_in_t *in) {
     case 4: hear(what & 16); break;
     case 5:
     case 6: {
-      uint8_t kind = (uint8_t) fuzz_take(in, 1), p[4096] = {0}, type = types[kind % 14];
+      uint8_t kind = (uint8_t) fuzz_take(in, 1), p[4096] = {0}, type = types[kind % sizeof types];
       uint32_t stream = type < AL_F_EXEC ? 0 : last_id - (kind & 16 ? fuzz_take(in, 1) % 8 : 0);
-      size_t n = sizes[kind % 14];
+      size_t n = sizes[kind % sizeof types];
       if (n == 0 && type != AL_F_END && type != AL_F_RESET) n = fuzz_take(in, kind & 32 ? 2 : 1) % 4096;
       for (size_t i = 0; i < n && i < 24; i++) p[i] = (uint8_t) fuzz_take(in, 1);
       /* Small numbers are the legal ones. */

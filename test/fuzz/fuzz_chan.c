@@ -128,7 +128,7 @@ take_written(size_t limit) {
     int k = al_frame_parse(bytes, len, &f, &why);
     MUST(k >= 0, why);
     if (k == 0) break;
-    if (f.type == AL_F_EXEC || f.type == AL_F_READ) {
+    if (f.type == AL_F_EXEC || f.type == AL_F_READ || f.type == AL_F_TREE) {
       MUST(f.stream > 0 && f.stream <= last_seen + 1, "a stream's number that does not rise by one");
       if (f.stream > last_seen) last_seen = f.stream; /* else a further part of a request */
     } else if (f.type >= AL_F_DATA) {

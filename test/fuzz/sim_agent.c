@@ -107,7 +107,7 @@ al_stop_eof(int code) {
 #define fcntl(...) 0
 #define syscall sim_syscall
 #define open sim_open
-#define openat(...) sim_refuse()
+#define openat sim_refuse_at
 #define mkdirat(...) sim_refuse()
 #define mkdir(...) sim_refuse()
 #define unlink(...) sim_refuse()
@@ -131,6 +131,13 @@ al_stop_eof(int code) {
 #define parse read_parse
 #include "agent/read.c"
 #undef parse
+#define fstatat sim_fstatat
+#define readlinkat sim_readlinkat
+#undef openat
+#define openat sim_openat
+#include "agent/tree.c"
+#undef openat
+#define openat sim_refuse_at
 #define parse request_parse
 #include "agent/request.c"
 #undef parse
@@ -162,7 +169,8 @@ sim_agent_reset(size_t room, void (*plan)(uint32_t key, sim_plan_t *out)) {
   memset(pipes, 0, (pipes_high + 1) * sizeof(pipes[0]));
   memset(sim_commands, 0, commands_high * sizeof(sim_commands[0]));
   for (size_t i = 0; i < files_high; i++) files[i].is_open = false;
-  pipes_high = commands_high = files_high = 0;
+  for (size_t i = 0; i < dirs_high; i++) dirs[i].is_open = false;
+  pipes_high = commands_high = files_high = dirs_high = 0;
   to_agent.len = from_agent.len = 0;
   to_agent.ended = from_agent.ended = sim_ended = greeted = false;
   room_each = room < sizeof(to_agent.bytes) ? room : sizeof(to_agent.bytes);
@@ -248,6 +256,7 @@ sim_agent_held(void) {
   unsigned n = 0;
   for (size_t i = 0; i < pipes_high; i++) n += pipes[i].agent[0] + pipes[i].agent[1];
   for (size_t i = 0; i < files_high; i++) n += files[i].is_open;
+  for (size_t i = 0; i < dirs_high; i++) n += dirs[i].is_open;
   return n;
 }
 

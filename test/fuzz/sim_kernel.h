@@ -36,6 +36,8 @@
 #define FD_PIPES 1000  /* pipe i: FD_PIPES + 2 * i reads, + 1 writes */
 #define FD_FILES 10000 /* the file of plan k: FD_FILES + k */
 #define FILES_MAX 4096
+#define FD_DIRS 20000  /* directory i: FD_DIRS + i */
+#define DIRS_MAX 4096
 
 typedef struct pipe_s {
   uint64_t made, taken;
@@ -53,6 +55,9 @@ static pipe_t pipes[PIPES_MAX];
 static size_t pipes_high, commands_high;
 static struct { bool is_open; uint64_t at; sim_plan_t plan; } files[FILES_MAX];
 static size_t files_high;
+/* A directory is its key: the lowest four bits say how deep it is, the others what is in it. */
+static struct { bool is_open; uint32_t key, at; } dirs[DIRS_MAX];
+static size_t dirs_high;
 static struct { uint8_t bytes[1 << 18]; size_t len; bool ended; } to_agent, from_agent;
 static struct { uint8_t bytes[1 << 18]; size_t at, len; } own_pipes[2];
 static size_t room_each;
@@ -214,6 +219,11 @@ sim_splice(int in, void *in_at, int to, void *to_at, size_t n, unsigned flags) {
 static int
 sim_close(int fd) {
   if (fd == FD_SECRET || fd == FD_NULL) return 0;
+  if (fd >= FD_DIRS) {
+    if (!dirs[fd - FD_DIRS].is_open) broken("the agent closed a directory twice");
+    dirs[fd - FD_DIRS].is_open = false;
+    return 0;
+  }
   if (fd >= FD_FILES) {
     if (!files[fd - FD_FILES].is_open) broken("the agent closed a file twice");
     files[fd - FD_FILES].is_open = false;
@@ -326,11 +336,25 @@ sim_clock_gettime(clockid_t clock, struct timespec *t) {
   return 0;
 }
 
-/* Opens the file "/f/NUMBER"; everything else is not there. */
+static int
+open_dir_of(uint32_t key) {
+  size_t i = 0;
+  while (i < DIRS_MAX && dirs[i].is_open) i++;
+  errno = EMFILE;
+  if (i == DIRS_MAX) return -1;
+  if (i >= dirs_high) dirs_high = i + 1;
+  dirs[i].is_open = true;
+  dirs[i].key = key;
+  dirs[i].at = 0;
+  return FD_DIRS + (int) i;
+}
+
+/* Opens the file "/f/NUMBER" or the directory "/d/NUMBER"; everything else is not there. */
 static int
 open_file_of(const char *path) {
   unsigned k;
   char rest;
+  if (sscanf(path, "/d/%u%c", &k, &rest) == 1) return open_dir_of(k << 4);
   if (sscanf(path, "/f/%u%c", &k, &rest) != 1 || k >= FILES_MAX || files[k].is_open) {
     errno = ENOENT;
     return -1;
@@ -340,6 +364,71 @@ open_file_of(const char *path) {
   if (k >= files_high) files_high = k + 1;
   files[k].at = 0;
   return FD_FILES + (int) k;
+}
+
+/* ---- directories ---- */
+
+#define DIR_LEVELS 7u
+
+/* What entry `name` of a directory is: its own key, the kind in the bits above the level. */
+static uint32_t
+child_of(int dir, const char *name) {
+  uint32_t key = dirs[dir - FD_DIRS].key, n = (uint32_t) strtoul(name, NULL, 10);
+  uint32_t h = (key >> 4) * 2654435761u + n * 40503u + 97u;
+  return (h ^ h >> 15) << 4 | ((key & 15) + 1);
+}
+
+static mode_t
+kind_of(uint32_t key) {
+  static const mode_t kinds[] = {S_IFREG, S_IFDIR, S_IFREG, S_IFLNK, S_IFREG, S_IFDIR, S_IFREG, S_IFREG};
+  if (key >> 4 == 0x5a5a5) return S_IFIFO;
+  mode_t kind = kinds[key >> 4 & 7];
+  return kind == S_IFDIR && (key & 15) >= DIR_LEVELS ? S_IFREG : kind;
+}
+
+static long
+sim_getdents(int fd, uint8_t *p, size_t n) {
+  uint32_t count = dirs[fd - FD_DIRS].key >> 7 & 7;
+  size_t len = 0;
+  if (!dirs[fd - FD_DIRS].is_open) broken("the agent used a directory that it does not have");
+  for (; dirs[fd - FD_DIRS].at <= count && n - len >= 24; len += 24) {
+    uint16_t reclen = 24;
+    memset(p + len, 0, 24);
+    memcpy(p + len + 16, &reclen, 2);
+    if (dirs[fd - FD_DIRS].at == 0) p[len + 19] = '.';
+    else p[len + 19] = (uint8_t) ('0' + dirs[fd - FD_DIRS].at);
+    dirs[fd - FD_DIRS].at++;
+  }
+  sim_progress++;
+  return (long) len;
+}
+
+static int
+sim_fstatat(int dir, const char *name, struct stat *st, int flags) {
+  (void) flags;
+  uint32_t key = child_of(dir, name);
+  memset(st, 0, sizeof(*st));
+  st->st_mode = kind_of(key) | 0644;
+  errno = ENOENT;
+  return key >> 12 == 0x77 ? -1 : 0; /* some are gone when they are looked at */
+}
+
+static int
+sim_openat(int dir, const char *name, int flags, ...) {
+  uint32_t key = child_of(dir, name);
+  (void) flags;
+  if (kind_of(key) == S_IFDIR) return open_dir_of(key);
+  char path[24];
+  snprintf(path, sizeof(path), "/f/%u", (key >> 4) % FILES_MAX);
+  return open_file_of(path);
+}
+
+static ssize_t
+sim_readlinkat(int dir, const char *name, char *out, size_t n) {
+  size_t len = 1 + (child_of(dir, name) >> 9) % 300;
+  if (len > n) len = n;
+  memset(out, 'l', len);
+  return (ssize_t) len;
 }
 
 static long
@@ -355,6 +444,10 @@ sim_syscall(long number, ...) {
   } else if (number == SYS_OPENAT2) {
     (void) va_arg(ap, int);
     result = open_file_of(va_arg(ap, const char *));
+  } else if (number == SYS_getdents64) {
+    int fd = va_arg(ap, int);
+    uint8_t *p = va_arg(ap, uint8_t *);
+    result = sim_getdents(fd, p, va_arg(ap, unsigned));
   }
   va_end(ap);
   return result;
@@ -371,6 +464,10 @@ sim_open(const char *path, int flags, ...) {
 static int
 sim_fstat(int fd, struct stat *st) {
   memset(st, 0, sizeof(*st));
+  if (fd >= FD_DIRS) {
+    st->st_mode = S_IFDIR | 0755;
+    return 0;
+  }
   st->st_mode = S_IFREG;
   st->st_size = (off_t) files[fd - FD_FILES].plan.out[0];
   return 0;
@@ -380,6 +477,12 @@ static int
 sim_refuse(void) {
   errno = EPERM;
   return -1;
+}
+
+static int
+sim_refuse_at(int dir, ...) {
+  (void) dir;
+  return sim_refuse();
 }
 
 static char *
