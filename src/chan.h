@@ -60,6 +60,7 @@ typedef struct al_exec_req_s { /* all borrowed for the call */
   const char *cwd;
   const char *user;             /* "agent" or "root" */
   bool with_stdin, tty;
+  bool unpack; /* argv is "tree" or "file" and a path: the guest's agent unpacks the archive on stdin there */
   uint16_t rows, cols;
   /* Milliseconds; 0 = AL_GRACE_DEFAULT_MS, negative = none. hold: how long others may hold the command's pipes after
    * its end; kill: from SIGTERM to SIGKILL of end_tree, which ends whoever outlives the main process. */

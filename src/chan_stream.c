@@ -149,8 +149,8 @@ build_exec(al_buf_t *b, const al_exec_req_t *req) {
   uint8_t p[4];
   int r = append_text(b, AL_TLV_USER, req->user ? req->user : "agent");
   if (r == 0 && req->cwd) r = append_text(b, AL_TLV_CWD, req->cwd);
-  al_put32(p,
-    (req->with_stdin ? AL_EXEC_STDIN : 0u) | (req->tty ? AL_EXEC_TTY : 0u) | (req->end_tree ? AL_EXEC_END_TREE : 0u));
+  al_put32(p, (req->with_stdin ? AL_EXEC_STDIN : 0u) | (req->tty ? AL_EXEC_TTY : 0u)
+                | (req->end_tree ? AL_EXEC_END_TREE : 0u) | (req->unpack ? AL_EXEC_UNPACK : 0u));
   if (r == 0) r = al__tlv_append(b, AL_TLV_FLAGS, p, sizeof p);
   if (r == 0) r = build_limits(b, req);
   al_put16(p, req->rows);

@@ -80,8 +80,9 @@ enum {
   AL_TLV_LIMITS = 10,  /* EXEC: u32 processes, u32 thousandths of a CPU, u64 bytes of memory; 0 = no such limit */
 };
 /* Without AL_EXEC_STDIN stdin is /dev/null; with AL_EXEC_END_TREE whoever outlives the main process is ended, as by
- * CANCEL. */
-enum { AL_EXEC_STDIN = 1, AL_EXEC_TTY = 2, AL_EXEC_END_TREE = 4 };
+ * CANCEL; with AL_EXEC_UNPACK argv is "tree" or "file" and a path, and the agent unpacks the archive on stdin there. */
+enum { AL_EXEC_STDIN = 1, AL_EXEC_TTY = 2, AL_EXEC_END_TREE = 4, AL_EXEC_UNPACK = 8 };
+enum { AL_UNPACK_CLASH = 3 }; /* exit status: stdout is two kinds (f, d, l, o) and the path below the target */
 #define AL_GRACE_DEFAULT_MS 2000 /* both of AL_TLV_GRACE, where a request says nothing */
 enum { AL_CONFIG_SUDO = 1, AL_CONFIG_POWEROFF = 2, };        /* agent user may sudo; power off at EOF of the channel */
 

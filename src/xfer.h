@@ -41,11 +41,14 @@ typedef struct al_xfer_limits_s {
 } al_xfer_limits_t;
 
 /* File or directory *as* guest_path, owned by agent; missing parents are made. Walked on a thread of its own, streamed
- * as a pax tar to the guest's tar; modes, times of the last change, links, hard links and holes are kept, owners and
- * extended attributes are not. Links below host_path are copied as links, host_path itself is followed. A file is put
- * in place whole or not at all; a directory is merged in place, so what was unpacked before a failure stays. Sockets,
- * FIFOs and devices: AL_ESOURCE_UNSUPPORTED; AL_ESOURCE_MISSING; AL_ESOURCE_UNREADABLE, also for a file that shrinks
- * while it is read (one that grows is cut at the size it had); AL_ECOPY_IN_FAILED with what tar printed. `ignore` are
+ * as a pax archive to the lane agent, which unpacks it beside guest_path and puts it in place when it is whole: a file
+ * replaces a file or a link; a directory is merged with one that is there, file over file. Where a directory would come
+ * over a file or a link, or something else over a directory: AL_ECOPY_IN_FAILED, which names both paths, and nothing is
+ * changed. Modes, times of the last change, links, hard links and holes are kept, setuid and setgid of files, owners,
+ * extended attributes and ACLs are not. Links below host_path are copied as links, host_path itself is followed.
+ * Sockets, FIFOs and devices: AL_ESOURCE_UNSUPPORTED; AL_ESOURCE_MISSING; AL_ESOURCE_UNREADABLE, also for a file that
+ * shrinks while it is read (one that grows is cut at the size it had); AL_ECOPY_IN_FAILED with the guest's reason. After
+ * any failure the guest is as it was, but for a disk that fails while things are put in place. `ignore` are
  * patterns as in a .gitignore, NULL-terminated, NULL = none. Everything is copied. An error returned here (a guest path
  * that cannot be, AL_EBAD_OPTION for a bad pattern, no memory, AL_ECHANNEL_CLOSED) means that on_end will not come. */
 int

@@ -1,29 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers, in: a host file or tree, as tar, into the guest's tar. */
+/* Transfers, in: a host file or tree, as a pax archive, to the lane agent, which unpacks it and puts it in place. */
 #include "mem.h"
 #include "tail.h"
 #include "utf8.h"
 #include "work.h"
 #include "xfer_int.h"
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #define AHEAD 262144u     /* bytes that we keep queued in the stream */
-#define STOP_MS 2000      /* how long the guest's script may take to clean up after itself */
-#define SAID_MAX 400      /* of what tar printed, in our message */
-
-/* Constant texts; the paths are positional parameters. A file is unpacked under a temporary name beside its place and
- * renamed (mv -T replaces a link and refuses a directory); TERM removes it. A tree is merged in place; tar replaces a
- * link that stands where a directory comes instead of following it. */
-#define TAR "tar --warning=no-timestamp --warning=no-unknown-keyword --no-same-owner -xpf - "
-static const char file_script[] =
-  "d=${1%/*}; d=${d:-/}; t=$d/$2\n"
-  "trap 'rm -f -- \"$t\"; exit 143' TERM INT HUP\n"
-  "mkdir -p -- \"$d\" && " TAR "-C \"$d\" -- \"$2\" && mv -fT -- \"$t\" \"$1\" && exit 0\n"
-  "s=$?; rm -f -- \"$t\"; exit $s\n";
-static const char dir_script[] = "mkdir -p -- \"$1\" && exec " TAR "-C \"$1\"\n";
+#define STOP_MS 2000      /* how long we wait for the guest to clean up after itself */
+#define CLEAN_MS 60000    /* how long it may take in the end, which nobody waits for */
+#define SAID_MAX 400      /* of what the guest printed, in our message */
 
 typedef struct xfer_in_s {
   al_xfer_t base;
@@ -35,13 +24,13 @@ typedef struct xfer_in_s {
   al_job_t job;
   bool busy;            /* the job is running or waiting */
   bool produced, ended; /* the archive is complete; END was asked for */
-  bool closing;
+  bool left;            /* the stream is not waited for any more: the guest cleans up by itself */
+  bool closing, told_end;
   unsigned handles;
   al_pipe_t pipe;
   uv_timer_t grace;
   al_tar_t tar;
-  al_tail_t said;
-  char tmp[AL_TMP_NAME];
+  al_tail_t said, clash;
   char *host, *guest;
 } xfer_in_t;
 
@@ -49,6 +38,7 @@ static void
 destroy(xfer_in_t *x) {
   al__tar_close(&x->tar);
   al_tail_deinit(&x->said);
+  al_tail_deinit(&x->clash);
   al_free(x->host);
   al_free(x->guest);
   al_free(x);
@@ -59,8 +49,9 @@ one_closed(xfer_in_t *x) {
   if (--x->handles > 0) return;
   x->base.stats = x->tar.stats;
   al__xfer_ended(&x->base);
+  x->told_end = true;
   al__pipe_deinit(&x->pipe);
-  destroy(x);
+  if (!x->s) destroy(x);
 }
 
 static void
@@ -79,7 +70,7 @@ on_worker_closed(void *data) {
 
 static void
 maybe_finish(xfer_in_t *x) {
-  if (x->s || x->busy || x->closing) return;
+  if ((x->s && !x->left) || x->busy || x->closing) return;
   x->closing = true;
   al_chan_unwatch(&x->watch);
   x->handles = 3;
@@ -89,17 +80,18 @@ maybe_finish(xfer_in_t *x) {
 static void
 on_grace(uv_timer_t *t) {
   xfer_in_t *x = t->data;
-  if (x->s) al_stream_reset(x->s, &x->base.err);
+  x->left = true;
+  maybe_finish(x);
 }
 
-/* Ends the transfer with an error: the thread stops at its next block, the guest's script is asked to clean up. */
+/* Ends the transfer with an error: the thread stops at its next block, the guest is asked to clean up. */
 static void
 stop(xfer_in_t *x, const al_err_t *err) {
   if (x->base.err.code) return;
   x->base.err = *err;
   al__pipe_break(&x->pipe);
   if (x->s) {
-    al_stream_signal(x->s, SIGTERM, false);
+    al_stream_cancel(x->s, CLEAN_MS);
     uv_update_time(al_chan_loop(x->c));
     uv_timer_start(&x->grace, on_grace, STOP_MS, 0);
   }
@@ -160,7 +152,8 @@ on_drain(al_stream_t *s, void *data) {
 static void
 on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
   xfer_in_t *x = data;
-  al_tail_append(&x->said, p, n); /* when that fails there is less to say, nothing else */
+  /* When that fails there is less to say, nothing else. */
+  al_tail_append(sub == AL_SUB_STDOUT ? &x->clash : &x->said, p, n);
   al_stream_consumed(s, sub, n);
 }
 
@@ -176,30 +169,65 @@ guest_failed(xfer_in_t *x, const char *how) {
   char text[SAID_MAX];
   size_t n = 0;
   AL_AUTO_FREE char *said = al_tail_copy(&x->said, &n);
-  while (said && n > 0 && said[n - 1] == '\n') n--;
   al_utf8_printable(text, sizeof text, said ? said : "", said ? n : 0, true);
-  al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "copying %s to %s in the guest: %s%s%s", x->host, x->guest, how,
-    text[0] ? ": " : "", text);
+  al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "copying %s to %s in the guest: %s", x->host, x->guest,
+    text[0] ? text : how);
+}
+
+static const char *
+kind_name(char kind) {
+  return kind == 'd' ? "a directory" : kind == 'f' ? "a file" : kind == 'l' ? "a link" : kind == 'o' ? "no file" : NULL;
+}
+
+/* "df" and a path below the target: a directory would have to come where a file is. */
+static void
+guest_clashes(xfer_in_t *x) {
+  size_t n = 0;
+  char text[SAID_MAX];
+  AL_AUTO_FREE char *said = al_tail_copy(&x->clash, &n);
+  const char *comes = said && n >= 2 ? kind_name(said[0]) : NULL, *is = comes ? kind_name(said[1]) : NULL;
+  if (!is) {
+    guest_failed(x, "something is in the way");
+    return;
+  }
+  al_utf8_printable(text, sizeof text, said + 2, n - 2, true);
+  const char *slash = text[0] ? "/" : "";
+  al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "%s%s%s is %s and %s%s%s in the guest is %s: nothing was copied", x->host,
+    slash, text, comes, x->guest, slash, text, is);
+  al_err_cure(&x->base.err, "Remove one of the two, or copy to another path.");
+}
+
+static void
+judge(xfer_in_t *x, const al_exit_t *e) {
+  char how[64];
+  if (x->base.err.code) return;
+  if (e->kind == AL_EXIT_CODE && e->value == AL_UNPACK_CLASH) {
+    guest_clashes(x);
+  } else if (e->kind == AL_EXIT_CODE && e->value != 0) {
+    snprintf(how, sizeof how, "exit status %u", e->value);
+    guest_failed(x, how);
+  } else if (e->kind == AL_EXIT_SIGNAL) {
+    snprintf(how, sizeof how, "it was ended there by signal %u", e->value);
+    guest_failed(x, how);
+  } else if (e->kind == AL_EXIT_ERROR) {
+    guest_failed(x, e->text);
+  } else if (e->kind < 0) {
+    x->base.err = e->err;
+  }
 }
 
 static void
 on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
   xfer_in_t *x = data;
-  char how[64];
   (void) s;
   x->s = NULL;
-  uv_timer_stop(&x->grace);
-  if (!x->base.err.code && e->kind == AL_EXIT_CODE && e->value != 0) {
-    snprintf(how, sizeof how, "exit status %u", e->value);
-    guest_failed(x, how);
-  } else if (!x->base.err.code && e->kind == AL_EXIT_SIGNAL) {
-    snprintf(how, sizeof how, "signal %u", e->value);
-    guest_failed(x, how);
-  } else if (!x->base.err.code && e->kind == AL_EXIT_ERROR) {
-    guest_failed(x, e->text);
-  } else if (!x->base.err.code && e->kind < 0) {
-    x->base.err = e->err;
+  if (x->told_end) {
+    destroy(x);
+    return;
   }
+  if (x->closing) return;
+  uv_timer_stop(&x->grace);
+  judge(x, e);
   al__pipe_break(&x->pipe); /* a thread that is not through has nobody to write to */
   maybe_finish(x);
 }
@@ -231,15 +259,12 @@ run_write(al_job_t *job) {
 static void
 on_looked(al_job_t *job, int status) {
   static const al_stream_cbs_t cbs = { .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_exit = on_exit };
-  static const char *const env[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C",
-    NULL };
   xfer_in_t *x = job->data;
   x->busy = false;
   if (status < 0 && !x->base.err.code) x->base.err = x->tar.err;
   if (!x->base.err.code) {
-    const char *const argv[] = { "sh", "-c", x->tar.is_dir ? dir_script : file_script, "copy-in", x->guest, x->tmp,
-      NULL };
-    al_exec_req_t req = { .argv = argv, .env = env, .cwd = "/", .user = "agent", .with_stdin = true };
+    const char *const argv[] = { x->tar.is_dir ? "tree" : "file", x->guest, NULL };
+    al_exec_req_t req = { .argv = argv, .cwd = "/", .user = "agent", .with_stdin = true, .unpack = true };
     if (al_stream_exec(x->c, &req, &cbs, x, &x->s, &x->base.err) < 0) x->s = NULL;
   }
   if (x->s) {
@@ -266,13 +291,13 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const ch
   if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
   x->base = (al_xfer_t){ .cbs = *cbs, .data = data, .cancel = cancel };
   x->c = c;
-  al_tail_init(&x->said, 4096);
+  al_tail_init(&x->said, 8192);
+  al_tail_init(&x->clash, 2 + AL_PATH_MAX);
   x->host = al_strdup(host_path);
   x->guest = al_strdup(guest_path);
-  x->tar = (al_tar_t){ .host_path = x->host, .name = x->tmp, .pipe = &x->pipe, .fd = -1 };
+  x->tar = (al_tar_t){ .host_path = x->host, .name = x->guest ? strrchr(x->guest, '/') + 1 : NULL, .pipe = &x->pipe, .fd = -1 };
   x->job.data = x;
-  r = x->host && x->guest ? al__xfer_tmp_name(x->tmp) : UV_ENOMEM;
-  if (r == 0) r = al_worker_open(al_chan_loop(c), &x->worker);
+  r = x->host && x->guest ? al_worker_open(al_chan_loop(c), &x->worker) : UV_ENOMEM;
   if (r < 0) {
     destroy(x);
     return al_err_set(err, r == UV_ENOMEM ? AL_ENO_MEMORY : r, "the copy could not be started: %s", uv_strerror(r));

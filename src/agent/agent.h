@@ -84,6 +84,7 @@ typedef struct al_slot_s {
   uint64_t started_ns, grace_ns;   /* monotonic */
   uint32_t hold_ms, kill_ms;       /* RUN: the graces of its request */
   bool end_tree;                   /* RUN: what outlives the main process is ended */
+  bool unpack;                     /* RUN: it is our own program, which removes what is not in place when told to end */
   /* RUN: by the host; what it gives no credit for any more is dropped after the grace */
   bool cancelled;
   uint64_t kill_ns;                /* RUN: when the tree is killed, then when we stop waiting for its end; 0 = never */

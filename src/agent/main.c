@@ -2,6 +2,7 @@
 /* The lane agent: speaks the channel on its stdin and stdout and runs the host's commands. docs/PROTOCOL.md says
  * how. */
 #include "agent.h"
+#include "unpack.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -257,6 +258,7 @@ options(int argc, char **argv) {
 int
 main(int argc, char **argv) {
   sigset_t mask;
+  if (argc > 1 && strcmp(argv[1], "--unpack") == 0) return al_unpack_main(argc, argv);
   int err = options(argc, argv);
   if (err != 0) return err;
   own_pid = getpid();

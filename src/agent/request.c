@@ -153,8 +153,30 @@ refuse(al_slot_t *s, int err, const char *what) {
   al_stream_finish(s, AL_EXIT_ERROR, (uint32_t) err, text);
 }
 
+/* argv is what and where: our own program unpacks. It begins as we are, since nobody else may read it, and then becomes
+ * the user by itself. */
+static bool
+make_unpack(request_t *r, const al_user_t **u) {
+  static char *argv[7]; /* with the spare place */
+  if (r->argc != 2 || r->flags & AL_EXEC_TTY) return false;
+  argv[1] = (char *) (uintptr_t) "/proc/self/exe";
+  argv[2] = (char *) (uintptr_t) "--unpack";
+  argv[3] = (char *) (uintptr_t) (*u != NULL ? (*u)->name : "");
+  argv[4] = r->argv[0];
+  argv[5] = r->argv[1];
+  argv[6] = NULL;
+  r->argv = argv + 1;
+  r->cwd = "/";
+  *u = NULL;
+  return true;
+}
+
 static void
 start(al_slot_t *s, size_t index, request_t *r, const al_user_t *u) {
+  if (r->flags & AL_EXEC_UNPACK && !make_unpack(r, &u)) {
+    refuse(s, EINVAL, "request");
+    return;
+  }
   al_spawn_t sp = {.argv = r->argv, .envp = r->envp, .path = r->path, .cwd = r->cwd, .user = u, .fd = {-1, -1, -1},
                    .cgroup = &s->cgroup, .fail = al_spawn_fail(index)};
   bool tty = r->flags & AL_EXEC_TTY, with_stdin = tty || r->flags & AL_EXEC_STDIN;
@@ -189,6 +211,7 @@ start(al_slot_t *s, size_t index, request_t *r, const al_user_t *u) {
   s->hold_ms = r->hold_ms;
   s->kill_ms = r->kill_ms;
   s->end_tree = r->flags & AL_EXEC_END_TREE;
+  s->unpack = r->flags & AL_EXEC_UNPACK;
   s->host_ended = !with_stdin;
   s->credit[AL_SUB_STDIN] = with_stdin ? AL_WINDOW_DEFAULT : 0;
   s->credit[AL_SUB_STDOUT] = s->credit[AL_SUB_STDERR] = AL_WINDOW_DEFAULT;

@@ -45,6 +45,21 @@ kill_children(void) {
   return any;
 }
 
+/* What unpacks gets a moment to remove what is not in place; not where the disk goes with the machine. */
+static void
+end_unpacking(void) {
+  for (int i = 0; i < 400; i++) {
+    bool any = false;
+    while (waitpid(-1, NULL, WNOHANG) > 0) continue;
+    for (size_t k = 0; k < al_agent.slots_high; k++) {
+      const al_slot_t *s = &al_agent.slots[k];
+      if (s->state == AL_SLOT_RUN && s->unpack && !s->reaped && kill(s->pid, i == 0 ? SIGTERM : 0) == 0) any = true;
+    }
+    if (!any) return;
+    nap(5);
+  }
+}
+
 static void
 kill_everything(void) {
   for (size_t i = 0; i < al_agent.slots_high; i++) {
@@ -72,6 +87,7 @@ power_off(void) {
 
 _Noreturn void
 al_stop_eof(int code) {
+  if (!al_agent.poweroff || al_agent.local) end_unpacking();
   kill_everything();
   al_cgroup_remove();
   if (al_agent.poweroff && !al_agent.local) power_off();

@@ -57,18 +57,57 @@ test_xfer_in_file_is_put_in_place_whole(void **state) {
   rig_end(&r);
 }
 
+/* What the guest has: type, name, mode, time, content. */
+#define SNAP "(find to outside -printf '%%p %%y %%m %%T@ %%l\\n' | sort; find to outside -type f -exec cat {} +)"
+
 static void
-test_xfer_in_tree_follows_no_link_in_the_target(void **state) {
+test_xfer_in_clash_names_both_and_changes_nothing(void **state) {
+  (void) state;
+  START(r);
+  static const struct { const char *to, *from, *comes, *is, *at; } clashes[] = {
+    { "mkdir -p to/d", "mkdir from && printf f > from/d", "a file", "a directory", "/d" },
+    { "mkdir -p to/d", "mkdir from && ln -s x from/d", "a link", "a directory", "/d" },
+    { "mkdir -p to && printf f > to/d", "mkdir -p from/d", "a directory", "a file", "/d" },
+    { "mkdir -p to/e && ln -s ../../outside to/e/d", "mkdir -p from/e/d && printf f > from/e/d/f", "a directory",
+      "a link", "/e/d" },
+    { "mkdir -p to && mkfifo to/d", "mkdir -p from/d", "a directory", "no file", "/d" },
+    { "mkdir -p to", "printf f > from", "a file", "a directory", "" },
+    { "printf f > to", "mkdir from", "a directory", "a file", "" },
+    { "ln -s outside to", "mkdir from && printf f > from/x", "a directory", "a link", "" },
+  };
+  for (size_t i = 0; i < sizeof clashes / sizeof clashes[0]; i++) {
+    outcome_t o;
+    char text[256];
+    sh(&r, "rm -rf to from outside && mkdir outside && %s && %s && if test -d from -a -d to; then printf new > from/a && printf new > from/z && printf old > to/z; fi",
+      clashes[i].to, clashes[i].from);
+    sh(&r, SNAP " > before; true");
+    copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
+    snprintf(text, sizeof text, "from%s is %s and %s", clashes[i].at, clashes[i].comes, r.dir);
+    assert_fails(&o, AL_ECOPY_IN_FAILED, text);
+    snprintf(text, sizeof text, "/to%s in the guest is %s", clashes[i].at, clashes[i].is);
+    assert_fails(&o, AL_ECOPY_IN_FAILED, text);
+    sh(&r, SNAP " > after; cmp before after");
+    assert_int_equal(leftovers(r.dir), 0);
+  }
+  rig_end(&r);
+}
+
+static void
+test_xfer_in_merges(void **state) {
   (void) state;
   START(r);
   outcome_t o;
   sh(&r,
-    "mkdir -p from/d outside to && printf new > from/d/f && printf new > from/g && ln -s ../outside to/d && printf safe > outside/f"
-    " && ln -s ../outside/f to/g");
+    "mkdir -p from/d/sub from/new/deep from/ro to/d/old outside && printf new > from/d/f && printf new > from/g && printf new > from/new/deep/x"
+    " && printf new > from/ro/f && chmod 555 from/ro from/new && printf old > to/d/f && printf old > to/d/kept && printf safe > outside/f"
+    " && ln -s ../outside/f to/g && chmod 700 to/d && chmod 755 from/d && touch -d 2001-01-01 from/d from/new from && mkfifo to/p && printf new > from/p");
   copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
   assert_ok(&o);
-  sh(
-    &r, "test \"$(cat outside/f)\" = safe && test ! -L to/d && test ! -L to/g && test \"$(cat to/d/f to/g)\" = newnew");
+  sh(&r,
+    "test \"$(cat outside/f)\" = safe && test ! -L to/g && test \"$(cat to/d/f to/g to/d/kept to/new/deep/x to/ro/f to/p)\" = newnewoldnewnewnew && test -d to/d/old");
+  sh(&r,
+    "for i in . d new ro d/f; do test \"$(stat -c '%%a %%y' to/$i)\" = \"$(stat -c '%%a %%y' from/$i)\" || exit 1; done; chmod 755 from/ro from/new to/ro to/new");
+  assert_int_equal(leftovers(r.dir) + leftovers(path(&r, "to")), 0);
   rig_end(&r);
 }
 
@@ -297,7 +336,8 @@ main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_xfer_in_tree_keeps_everything),
     cmocka_unit_test(test_xfer_in_file_is_put_in_place_whole),
-    cmocka_unit_test(test_xfer_in_tree_follows_no_link_in_the_target),
+    cmocka_unit_test(test_xfer_in_clash_names_both_and_changes_nothing),
+    cmocka_unit_test(test_xfer_in_merges),
     cmocka_unit_test(test_xfer_in_names_what_is_wrong),
     cmocka_unit_test(test_xfer_in_unreadable_is_named),
     cmocka_unit_test(test_xfer_in_shrinking_file_is_an_error),

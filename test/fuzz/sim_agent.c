@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The real agent, all of it but what starts and ends processes (spawn, cgroup, limits, pty, users, stop), over simulated
- * pipes, files and commands. Its system calls are renamed below; a new one that is not renamed works on the real kernel. */
+/* The real agent, all of it but what starts and ends processes (spawn, cgroup, limits, pty, users, stop, unpacking),
+ * over simulated pipes, files and commands. Its system calls are renamed below; a new one that is not renamed works on the real kernel. */
 #include "agent/agent.h"
+#include "agent/unpack.h"
 #include "sha256.h"
 #include "sim.h"
 #include "sim_kernel.h"
@@ -48,6 +49,8 @@ void
 al_attach_turn(void) { }
 int
 al_spawn_init(void) { return 0; }
+int
+al_unpack_main(int argc, char **argv) { return (void) argc, (void) argv, 2; }
 
 al_fail_t *
 al_spawn_fail(size_t slot) {
