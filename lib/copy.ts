@@ -40,6 +40,17 @@ export interface CopyFileOutOptions extends CopyOptions {
   readonly maxBytes?: number | undefined;
 }
 
+export interface CopyOutOptions extends CopyFileOutOptions {
+  /** Largest size of all files together, in bytes. Integer 1–1099511627776 (1 TiB), default: the lane's `maxCopyOutBytes`. */
+  readonly maxBytes?: number | undefined;
+  /** Most files, directories and links. Integer 1–10000000, default 100000. */
+  readonly maxEntries?: number | undefined;
+  /** Most directories one inside the other. Integer 1–128, default 64. */
+  readonly maxDepth?: number | undefined;
+  /** Whether files that are executable in the guest are so on the host. Default false: none is. */
+  readonly executables?: boolean | undefined;
+}
+
 export interface CopyResult {
   /** Bytes of contents that were copied. */
   readonly bytes: number;
@@ -54,14 +65,29 @@ export interface CopyInResult extends CopyResult {
   readonly changedPath?: string;
 }
 
+export interface CopyOutResult extends CopyInResult {
+  /** Links that would have led out of the directory: they were left out. */
+  readonly skipped: number;
+  /** The first of them, when there is one. */
+  readonly skippedPath?: string;
+}
+
 const IGNORE_MAX = 1024;
 const PATTERN_MAX = 4096;
+const ENTRIES_MOST = 10_000_000;
+const DEPTH_MOST = 128;
 const RATE = 10;
 const SECOND = 1000;
 
 const COMMON = { onProgress: true, signal: true } as const;
 const IN_NAMES: Readonly<Record<keyof CopyInOptions, true>> = { ...COMMON, ignore: true };
 const FILE_OUT_NAMES: Readonly<Record<keyof CopyFileOutOptions, true>> = { ...COMMON, maxBytes: true };
+const OUT_NAMES: Readonly<Record<keyof CopyOutOptions, true>> = {
+  ...FILE_OUT_NAMES,
+  maxEntries: true,
+  maxDepth: true,
+  executables: true,
+};
 
 /** What the lane's options say of copies out of it. */
 export type OutBounds = Partial<Pick<ResolvedOptions, "maxCopyOutBytes" | "copyOutRoot">>;
@@ -125,7 +151,7 @@ class Meter {
 export async function runCopy<T extends CopyResult>(
   home: CopyHome,
   call: string,
-  op: "copyIn" | "copyOut",
+  op: "copyIn" | "copyOut" | "copyTreeOut",
   params: Readonly<Record<string, NativeValue>>,
   { onProgress, signal }: CopyOptions,
 ): Promise<T> {
@@ -189,4 +215,22 @@ export async function copyFileOut(
   checkNumber("maxBytes", maxBytes, 1, COPY_OUT_MOST);
   const params = { guestPath, hostPath: to, maxBytes: maxBytes ?? maxCopyOutBytes, root };
   return runCopy<CopyResult>(home, "copyFileOut", "copyOut", params, rest);
+}
+
+export async function copyOut(
+  home: CopyHome,
+  guestPath: string,
+  hostPath: string,
+  options: CopyOutOptions,
+  { maxCopyOutBytes, copyOutRoot: root }: OutBounds,
+): Promise<CopyOutResult> {
+  checkText("sandboxPath", guestPath);
+  const to = hostPathOf("hostPath", hostPath);
+  const { onProgress, signal, maxBytes, ...rest } = given("copyOut", options, OUT_NAMES);
+  checkNumber("maxBytes", maxBytes, 1, COPY_OUT_MOST);
+  checkNumber("maxEntries", rest.maxEntries, 1, ENTRIES_MOST);
+  checkNumber("maxDepth", rest.maxDepth, 1, DEPTH_MOST);
+  checkKind("executables", rest.executables, "boolean");
+  const params = { guestPath, hostPath: to, maxBytes: maxBytes ?? maxCopyOutBytes, ...rest, root };
+  return runCopy<CopyOutResult>(home, "copyOut", "copyTreeOut", params, { onProgress, signal });
 }

@@ -8,6 +8,8 @@ export type {
   CopyInOptions,
   CopyInResult,
   CopyOptions,
+  CopyOutOptions,
+  CopyOutResult,
   CopyProgress,
   CopyResult,
 } from "./copy.js";

@@ -4,10 +4,13 @@ import { checkArgs } from "./checks.js";
 import {
   copyFileOut,
   copyIn,
+  copyOut,
   type CopyFileOutOptions,
   type CopyHome,
   type CopyInOptions,
   type CopyInResult,
+  type CopyOutOptions,
+  type CopyOutResult,
   type CopyResult,
 } from "./copy.js";
 import type { Engine } from "./engine.js";
@@ -128,14 +131,31 @@ export class Lane {
   /**
    * Copies one regular file of the guest to the host: whole or not at all, at most `maxBytes`, through no link on
    * either side, never into `.git`. Missing parents are made. Rejects with GUEST_FILE_MISSING, NOT_A_FILE, IS_LINK,
-   * FILE_TOO_LARGE, COPY_OUT_LIMIT (`maxCopyOutTotalBytes` of the lane), GUEST_PATH_INVALID, HOST_PATH_REFUSED,
-   * COPY_OUT_FAILED, ABORTED, CALLBACK_THREW, LANE_CLOSED, CHANNEL_CLOSED. A copy that ends so late that the file is
-   * in place all the same rejects too.
+   * FILE_TOO_LARGE, COPY_OUT_LIMIT (`maxCopyOutTotalBytes` of the lane), GUEST_PATH_INVALID, HOST_PATH_* (what is wrong
+   * with the target), HOST_DISK_FULL, COPY_OUT_FAILED, ABORTED, CALLBACK_THREW, LANE_CLOSED, CHANNEL_CLOSED. A copy that
+   * is ended so late that the file is in place all the same rejects too.
    */
   async copyFileOut(sandboxPath: string, hostPath: string, options: CopyFileOutOptions = {}): Promise<CopyResult> {
     const told = whence(this.copyFileOut);
     try {
       return await copyFileOut(this.#copier("copyFileOut"), sandboxPath, hostPath, options, this.#options);
+    } catch (error) {
+      throw told(error);
+    }
+  }
+
+  /**
+   * Copies a directory of the guest to the host, *as* `hostPath`, which must not be there yet or be an empty directory:
+   * all of it at once or nothing, through no link on either side, never into `.git`. Files, directories and links come
+   * with their modes (less the umask, no setuid, no setgid) and times; files are not executable unless `executables`
+   * says so, links that lead out of the directory are left out and counted in the result. Missing parents are made.
+   * Rejects with GUEST_FILE_MISSING, NOT_A_DIRECTORY, IS_LINK, TREE_REFUSED (a socket, FIFO, device, or anything called
+   * `.git`), TREE_TOO_LARGE, and otherwise as copyFileOut does.
+   */
+  async copyOut(sandboxPath: string, hostPath: string, options: CopyOutOptions = {}): Promise<CopyOutResult> {
+    const told = whence(this.copyOut);
+    try {
+      return await copyOut(this.#copier("copyOut"), sandboxPath, hostPath, options, this.#options);
     } catch (error) {
       throw told(error);
     }

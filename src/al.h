@@ -69,7 +69,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  *               -> {bytes, files, changed, changedPath?}
  * copyOut       lane, guestPath, hostPath, root?, maxBytes?, progress?   -> {bytes, files}
  * copyTreeOut   lane, guestPath, hostPath, root?, maxBytes?, maxEntries?, maxDepth?, executables?, progress?
- *               -> {bytes, files}
+ *               -> {bytes, files, changed, changedPath?, skipped, skippedPath?}
  * syncedIn      lane                                               -> null; ends the sync-in watchdog
  * ping          lane                                               -> {ns}
  * close         lane, reason?                                      -> null; idempotent, bounded; fails with DESTROY_FAILED when the end could not be proven

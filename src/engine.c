@@ -31,6 +31,7 @@ static const struct {
   { "cancel", al_do_cancel },
   { "copyIn", al_do_copy_in },
   { "copyOut", al_do_copy_out },
+  { "copyTreeOut", al_do_copy_tree_out },
   { "syncedIn", al_do_synced_in },
   { "ping", al_do_ping },
   { "close", al_do_close },

@@ -129,6 +129,8 @@ al_do_copy_in(al_engine_t *e, al_request_t *r);
 void
 al_do_copy_out(al_engine_t *e, al_request_t *r);
 void
+al_do_copy_tree_out(al_engine_t *e, al_request_t *r);
+void
 al_do_synced_in(al_engine_t *e, al_request_t *r);
 void
 al_do_ping(al_engine_t *e, al_request_t *r);

@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls copyIn and copyOut: what is asked for, how far it is, what came of it. */
+/* The calls copyIn, copyOut and copyTreeOut: what is asked for, how far it is, what came of it. */
+#include "frame.h"
 #include "lane_calls.h"
 #include "mem.h"
 #include <errno.h>
 #include <string.h>
 
 #define IGNORE_MAX 1024 /* patterns of one call */
+#define ENTRIES_MOST 10000000
 
-/* bytes, and files in all so far */
 static int
 set_counts(al_val_t *v, const al_xfer_stats_t *stats) {
   return al_val_set(v, "bytes", al_val_int((int64_t) stats->bytes))
     | al_val_set(v, "files", al_val_int((int64_t) stats->files));
+}
+
+static int
+set_path(al_val_t *v, const char *key, uint64_t count, const char *path_key, const char *path) {
+  int rc = al_val_set(v, key, al_val_int((int64_t) count));
+  return path[0] ? rc | al_val_set(v, path_key, al_val_text(path)) : rc;
 }
 
 static void
@@ -37,8 +44,8 @@ on_copied(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t
   } else {
     al_val_t *v = al_val_map();
     int rc = set_counts(v, stats);
-    if (op->kind == AL_OP_IN) rc |= al_val_set(v, "changed", al_val_int((int64_t) stats->changed));
-    if (stats->changed_path[0]) rc |= al_val_set(v, "changedPath", al_val_text(stats->changed_path));
+    if (op->kind != AL_OP_OUT) rc |= set_path(v, "changed", stats->changed, "changedPath", stats->changed_path);
+    if (op->kind == AL_OP_TREE) rc |= set_path(v, "skipped", stats->skipped, "skippedPath", stats->skipped_path);
     al_engine_answer(e, op->id, "copy", v, rc);
   }
   al_op_free(op);
@@ -82,11 +89,31 @@ read_out(al_lane_t *lane, const al_val_t *p, copy_call_t *c, al_err_t *err) {
 }
 
 static int
+read_tree(const al_val_t *p, al_xfer_limits_t *limits, al_err_t *err) {
+  int64_t entries, depth;
+  int rc = al_val_get_int(p, "maxEntries", AL_TREE_ENTRIES, 1, ENTRIES_MOST, &entries, err);
+  if (!rc) rc = al_val_get_int(p, "maxDepth", AL_TREE_DEPTH, 1, AL_TREE_DEPTH_MAX, &depth, err);
+  if (!rc) rc = al_val_get_bool(p, "executables", false, &limits->executables, err);
+  if (rc) return rc;
+  limits->max_entries = (uint32_t) entries;
+  limits->max_depth = (uint32_t) depth;
+  return 0;
+}
+
+static int
+read_call(al_op_kind_t kind, al_lane_t *lane, const al_val_t *p, copy_call_t *c, al_err_t *err) {
+  int rc = read_paths(p, c, err);
+  if (!rc) rc = kind == AL_OP_IN ? read_ignore(p, c, err) : read_out(lane, p, c, err);
+  return rc || kind != AL_OP_TREE ? rc : read_tree(p, &c->limits, err);
+}
+
+static int
 begin(al_op_t *op, const copy_call_t *c, al_err_t *err) {
   al_chan_t *chan = op->lane->chan;
   if (op->kind == AL_OP_IN)
     return al_xfer_in(chan, c->host, c->guest, c->ignore[0] ? c->ignore : NULL, &c->cbs, op, &op->xfer, err);
-  return al_xfer_out(chan, c->guest, c->host, c->root, &c->limits, &c->cbs, op, &op->xfer, err);
+  return (op->kind == AL_OP_TREE ? al_xfer_tree : al_xfer_out)(chan, c->guest, c->host, c->root, &c->limits, &c->cbs, op,
+    &op->xfer, err);
 }
 
 static void
@@ -95,8 +122,7 @@ do_copy(al_engine_t *e, al_request_t *r, al_op_kind_t kind) {
   if (!lane) return;
   al_err_t err = { 0 };
   copy_call_t *c = al_calloc(1, sizeof *c);
-  int rc = c ? read_paths(r->params, c, &err) : al_err_set(&err, -ENOMEM, "out of memory");
-  if (!rc) rc = kind == AL_OP_IN ? read_ignore(r->params, c, &err) : read_out(lane, r->params, c, &err);
+  int rc = c ? read_call(kind, lane, r->params, c, &err) : al_err_set(&err, -ENOMEM, "out of memory");
   al_op_t *op = rc ? NULL : al_op_new(lane, r->id, kind);
   if (!rc && !op) rc = al_err_set(&err, -ENOMEM, "out of memory");
   if (!rc && (rc = begin(op, c, &err))) al_op_free(op);
@@ -112,4 +138,9 @@ al_do_copy_in(al_engine_t *e, al_request_t *r) {
 void
 al_do_copy_out(al_engine_t *e, al_request_t *r) {
   do_copy(e, r, AL_OP_OUT);
+}
+
+void
+al_do_copy_tree_out(al_engine_t *e, al_request_t *r) {
+  do_copy(e, r, AL_OP_TREE);
 }

@@ -33,6 +33,11 @@ export function sizeArgument(value: string): number {
   throw new InvalidArgumentError("It must be a number of bytes from 1 to 1TiB, such as 4096, 512MiB or 2GiB.");
 }
 
+export function countArgument(value: string): number {
+  if (/^[1-9]\d{0,9}$/.test(value)) return Number(value);
+  throw new InvalidArgumentError("It must be a whole number from 1.");
+}
+
 /** The shell leaves the ~ of --home=~/x as it is, so we know it as in AGENT_LANE_HOME. */
 function homeArgument(value: string): string {
   return /^~(\/|$)/.test(value) ? value : pathArgument(value);

@@ -3,14 +3,22 @@
 import { statSync } from "node:fs";
 import { basename, join, posix } from "node:path";
 import type { Command } from "commander";
-import { copyFileOut, copyIn, type CopyHome, type CopyInResult, type CopyOptions, type CopyResult } from "../../copy.js";
+import {
+  copyFileOut,
+  copyIn,
+  copyOut,
+  type CopyHome,
+  type CopyOptions,
+  type CopyOutResult,
+  type CopyResult,
+} from "../../copy.js";
 import { engine, type Engine } from "../../engine.js";
 import { LaneError } from "../../errors.js";
 import { Bar } from "../bar.js";
 import { interruptible, type Interrupt } from "../interrupt.js";
 import { plain, printJson } from "../output.js";
 import { attached } from "./attached.js";
-import { addCommon, pathArgument, sizeArgument, type CommonOptions } from "./common.js";
+import { addCommon, countArgument, pathArgument, sizeArgument, type CommonOptions } from "./common.js";
 
 /** One end of a copy. */
 export interface Place {
@@ -73,11 +81,14 @@ async function look(lane: string, path: string): Promise<Looked> {
 
 interface CpOptions extends CommonOptions {
   readonly ignore?: readonly string[];
+  readonly executables?: boolean;
   readonly maxBytes?: number;
+  readonly maxEntries?: number;
+  readonly maxDepth?: number;
   readonly json?: boolean;
 }
 
-type Report = CopyResult & Partial<CopyInResult> & { readonly from: string; readonly to: string };
+type Report = CopyResult & Partial<CopyOutResult> & { readonly from: string; readonly to: string };
 
 async function putIn(home: CopyHome, from: string, to: Place, options: CpOptions, calls: CopyOptions): Promise<Report> {
   const source = pathArgument(from);
@@ -94,14 +105,23 @@ async function takeOut(home: CopyHome, from: Place, to: string, options: CpOptio
   const name = nameIn(from.path);
   const inside = isDirectory(pathArgument(to)) || (to.endsWith("/") && !source.directory);
   const path = inside && name !== undefined ? join(pathArgument(to), name) : pathArgument(to);
-  const result = await copyFileOut(home, source.path, path, { ...calls, maxBytes: options.maxBytes }, {});
+  const { maxBytes, maxEntries, maxDepth, executables } = options;
+  const result = source.directory
+    ? await copyOut(home, source.path, path, { ...calls, maxBytes, maxEntries, maxDepth, executables }, {})
+    : await copyFileOut(home, source.path, path, { ...calls, maxBytes }, {});
   return { from: `${home.name}:${source.path}`, to: path, ...result };
 }
 
 /** The cure of an error in the words of this command. */
 function inOurWords(error: unknown): unknown {
-  if (!(error instanceof LaneError) || error.code !== "FILE_TOO_LARGE") return error;
-  return new LaneError({ ...error, code: error.code, message: error.message, cure: "Say how much it may be: --max-bytes 2GiB." });
+  const cures: Readonly<Record<string, string>> = {
+    FILE_TOO_LARGE: "Say how large it may be: --max-bytes 2GiB.",
+    TREE_TOO_LARGE: "Say how large it may be: --max-bytes 2GiB, --max-entries 1000000, --max-depth 128.",
+  };
+  const cure = error instanceof LaneError ? cures[error.code] : undefined;
+  if (!(error instanceof LaneError) || cure === undefined) return error;
+  const { code, message, lane } = error;
+  return new LaneError({ code, message, cure, lane });
 }
 
 const hint = (name: string): string => `A path of this machine that has a colon is written ./${name}:…`;
@@ -132,20 +152,21 @@ async function copy(from: Place, to: Place, options: CpOptions, interrupt: Inter
 function checkUsage(self: Command, from: Place, to: Place, options: CpOptions): void {
   if ((from.lane === undefined) === (to.lane === undefined))
     self.error("error: exactly one of SRC and DST is in a lane (LANE:PATH, or :PATH for the only lane)");
-  const wrong = from.lane === undefined ? (["maxBytes"] as const) : (["ignore"] as const);
+  const into = from.lane === undefined;
+  const wrong = into ? (["executables", "maxBytes", "maxEntries", "maxDepth"] as const) : (["ignore"] as const);
   const given = wrong.find((name) => options[name] !== undefined);
-  const flag = { maxBytes: "--max-bytes", ignore: "--ignore" };
-  if (given !== undefined)
-    self.error(`error: ${flag[given]} is for copies ${from.lane === undefined ? "out of" : "into"} a lane`);
+  const flag = given?.replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
+  if (flag !== undefined) self.error(`error: --${flag} is for copies ${into ? "out of" : "into"} a lane`);
 }
 
 const HELP = `
 LANE:PATH is in a lane, :PATH in the only one that is ready; a relative PATH starts at the worktree. Everything else is of
-this machine; write ./a:b for a name with a colon. Directories go into a lane whole, without a flag.
+this machine; write ./a:b for a name with a colon. Directories are copied whole, without a flag.
 
 As with cp, the copy goes inside DST when that is a directory (or, for a file, ends in a slash), and becomes DST otherwise;
 missing parents are made. SRC that ends in /. stands for what is in it. A directory that goes into a lane is merged into
-one that is there. A file replaces a file, whole or not at all.
+one that is there; one that comes out needs a place where nothing is, or an empty directory. A file replaces a file. What
+comes out does so whole or not at all, without links that lead out of the directory.
 
 On a terminal a bar shows how far it is. Ctrl-C ends the copy and cleans up on both ends (exit status 130).
 
@@ -154,16 +175,23 @@ Examples:
   agent-lane cp --ignore node_modules . :src          the current directory as src of the worktree
   agent-lane cp agent-lane-0000abcd-0000wxyz:/var/log/syslog ./logs/`;
 
+function warn(count: number | undefined, what: string, first: string | undefined): void {
+  if (count !== undefined && count > 0) process.stderr.write(`warning: ${count} ${what}, first ${plain(first)}\n`);
+}
+
 const collect = (pattern: string, all: readonly string[] = []): string[] => [...all, pattern];
 
 export function addCp(program: Command): void {
   const place = (text: string): Place => placeOf(text);
   addCommon(program.command("cp"), { limactl: true })
-    .description("copy a file or a directory into an open lane, or a file out of it")
+    .description("copy a file or a directory into an open lane, or out of it")
     .argument("<src>", "what to copy: a path, LANE:PATH or :PATH", place)
     .argument("<dst>", "where to: a path, LANE:PATH or :PATH", place)
     .option("--ignore <pattern>", "leave out what matches, as in a .gitignore (into a lane; repeatable)", collect)
+    .option("--executables", "let files of a directory stay executable (out of a lane)")
     .option("--max-bytes <size>", "most that may come out of a lane, such as 2GiB (default: 256MiB)", sizeArgument)
+    .option("--max-entries <n>", "most files, directories and links out of a lane (default: 100000)", countArgument)
+    .option("--max-depth <n>", "most directories one inside the other out of a lane (default: 64)", countArgument)
     .option("--json", "print the result as a JSON object")
     .addHelpText("after", HELP)
     .action(async (from: Place, to: Place, options: CpOptions, self: Command) => {
@@ -171,8 +199,8 @@ export function addCp(program: Command): void {
       await interruptible(async (interrupt) => {
         const report = await copy(from, to, options, interrupt);
         if (options.json === true) printJson(report);
-        if (report.changed !== undefined && report.changed > 0)
-          process.stderr.write(`warning: ${report.changed} files changed while they were read, first ${plain(report.changedPath)}\n`);
+        warn(report.changed, "files changed while they were read: cut, or filled up with zeros", report.changedPath);
+        warn(report.skipped, "links that lead out of the directory were left out", report.skippedPath);
       });
     });
 }
