@@ -15,7 +15,7 @@ export interface CopyProgress {
   readonly bytes: number;
   /** Files, directories and links so far. */
   readonly files: number;
-  /** Bytes in all, where that is known: for a single file. */
+  /** Bytes in all, where that is known: for a single file that goes in. */
   readonly totalBytes?: number;
 }
 
@@ -31,7 +31,7 @@ export interface CopyOptions {
 }
 
 export interface CopyInOptions extends CopyOptions {
-  /** What to leave out of a directory: up to 1024 patterns as in a .gitignore, relative to the directory. Default: none. */
+  /** What to leave out of a directory: up to 1024 patterns as in a .gitignore that lies in it. Default: none. */
   readonly ignore?: readonly string[] | undefined;
 }
 

@@ -12,7 +12,7 @@
 static int
 set_counts(al_val_t *v, const al_xfer_stats_t *stats) {
   return al_val_set(v, "bytes", al_val_int((int64_t) stats->bytes))
-    | al_val_set(v, "files", al_val_int((int64_t) stats->files));
+    | al_val_set(v, "files", al_val_int((int64_t) (stats->files - stats->skipped)));
 }
 
 static int

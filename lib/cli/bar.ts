@@ -22,13 +22,19 @@ export class Bar {
     linewrap: true,
   });
   #started = false;
+  #expected = 0;
 
   /** Whether somebody would see it. */
   static get seen(): boolean {
     return process.stderr.isTTY === true && process.env["TERM"] !== "dumb";
   }
 
-  update({ bytes: done, files, totalBytes = 0 }: CopyProgress): void {
+  /** Bytes in all, should the copy itself not know. */
+  expect(totalBytes: number): void {
+    this.#expected = totalBytes;
+  }
+
+  update({ bytes: done, files, totalBytes = this.#expected }: CopyProgress): void {
     if (!this.#started) this.#bar.start(totalBytes, done, { files });
     this.#started = true;
     this.#bar.setTotal(totalBytes);

@@ -25,6 +25,7 @@ type Options = Record<string, unknown>;
 const CALLS: [string, string, (lane: Lane, options?: Options) => Promise<unknown>][] = [
   ["copyIn", "copyIn", (lane, options) => lane.copyIn("/h", "/g", options)],
   ["copyFileOut", "copyOut", (lane, options) => lane.copyFileOut("/g", "/h", options)],
+  ["copyOut", "copyTreeOut", (lane, options) => lane.copyOut("/g", "/h", options)],
 ];
 const TIB = 2 ** 40;
 
@@ -40,11 +41,21 @@ describe("options", () => {
     ["copyIn", { ignore: ["a".repeat(4097)] }, /not of 4097/],
     ["copyIn", { ignore: ["a\0b"] }, /ignore\[0\] contains a NUL/],
     ["copyIn", { ignore: Array(1025).fill("x") }, /at most 1024 patterns, not of 1025/],
-    ...[0, -1, 1.5, TIB + 1, NaN, Infinity, "1", null].map((maxBytes): [string, Options, RegExp] => [
-      "copyFileOut",
-      { maxBytes },
-      /maxBytes must be a whole number from 1 to 1099511627776/,
-    ]),
+    ...(
+      [
+        ["copyFileOut", "maxBytes", TIB],
+        ["copyOut", "maxBytes", TIB],
+        ["copyOut", "maxEntries", 10_000_000],
+        ["copyOut", "maxDepth", 128],
+      ] as const
+    ).flatMap(([call, name, most]) =>
+      [0, -1, 1.5, most + 1, NaN, Infinity, "1", null].map((value): [string, Options, RegExp] => [
+        call,
+        { [name]: value },
+        new RegExp(`${name} must be a whole number from 1 to ${most}`),
+      ]),
+    ),
+    ["copyOut", { executables: "yes" }, /executables must be true or false, not a string/],
   ];
   it.each(bad)("%s %j is BAD_OPTION, before anything is asked", async (name, options, message) => {
     const engine = new FakeEngine();
@@ -60,6 +71,8 @@ describe("options", () => {
     ["copyIn", { maxBytes: 5 }, /no option of copyIn\(\) "maxBytes"/],
     ["copyFileOut", { onprogress: () => 0 }, /did you mean onProgress\?/],
     ["copyFileOut", { ignore: [] }, /no option of copyFileOut\(\) "ignore"/],
+    ["copyFileOut", { maxEntries: 5 }, /no option of copyFileOut\(\) "maxEntries"/],
+    ["copyOut", { maxdepth: 5 }, /did you mean maxDepth\?/],
   ])("%s %j is UNKNOWN_OPTION", async (name, options, message) => {
     const lane = await laneOn(new FakeEngine());
     const call = CALLS.find(([n]) => n === name)![2];
@@ -82,15 +95,21 @@ describe("options", () => {
       lane.copyIn("/h", "/g", { ignore: [], onProgress: undefined, signal: undefined }),
       lane.copyFileOut("/g", "/h", { maxBytes: 1 }),
       lane.copyFileOut("/g", "/h", { maxBytes: TIB, onProgress: () => undefined }),
+      lane.copyOut("/g", "/h", { maxBytes: 1, maxEntries: 1, maxDepth: 1, executables: false }),
+      lane.copyOut("/g", "/h", { maxBytes: TIB, maxEntries: 10_000_000, maxDepth: 128, executables: true }),
+      lane.copyOut("/g", "/h"),
     ];
-    const [inAll, inNone, outLeast, outMost] = engine.calls.slice(-4).map((c) => c.params);
+    const [inAll, inNone, outLeast, outMost, treeLeast, treeMost, tree] = engine.calls.slice(-7).map((c) => c.params);
     expect(inAll).toEqual({ lane: lane.name, hostPath: "/h", guestPath: "/g", ignore, progress: true });
     expect(inAll!["ignore"]).not.toBe(ignore);
     expect(inNone).toEqual({ lane: lane.name, hostPath: "/h", guestPath: "/g" });
     expect(outLeast).toEqual({ lane: lane.name, hostPath: "/h", guestPath: "/g", maxBytes: 1, root: "/root-of-it" });
     expect(outMost).toMatchObject({ maxBytes: TIB, progress: true });
+    expect(treeLeast).toMatchObject({ maxBytes: 1, maxEntries: 1, maxDepth: 1, executables: false });
+    expect(treeMost).toMatchObject({ maxBytes: TIB, maxEntries: 10_000_000, maxDepth: 128, executables: true });
+    expect(tree).toEqual({ lane: lane.name, hostPath: "/h", guestPath: "/g", maxBytes: 10, root: "/root-of-it" });
     expect(reads).toBe(1);
-    for (const call of engine.calls.slice(-4)) call.resolve({ bytes: 1, files: 1 });
+    for (const call of engine.calls.slice(-7)) call.resolve({ bytes: 1, files: 1 });
     await Promise.all(copies);
   });
 });

@@ -69,6 +69,9 @@ describe("arguments", () => {
     [["", ":b"], /must be a path, not an empty text/],
     [["--ignore", "x", ":a", "b"], /--ignore is for copies into a lane/],
     [["--max-bytes", "5", "a", ":b"], /--max-bytes is for copies out of a lane/],
+    [["--executables", "a", ":b"], /--executables is for copies out of a lane/],
+    [["--max-entries", "5", "a", ":b"], /--max-entries is for copies out of a lane/],
+    [["--max-depth", "0", ":a", "b"], /must be a whole number from 1/],
     [["--max-bytes", "lots", ":a", "b"], /such as 4096, 512MiB or 2GiB/],
   ])("%j is wrong usage", (args, words) => {
     const [status, out, err] = cp(...args);
@@ -84,7 +87,7 @@ describe("arguments", () => {
 
 const stage = stages();
 const KIT = `${PTY_KIT}
-  import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, realpathSync, symlinkSync, writeFileSync } from "node:fs";
+  import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, realpathSync, symlinkSync, writeFileSync } from "node:fs";
   import { randomBytes } from "node:crypto";
   const { createLane } = await import(PACKAGE);
   const CLI = new URL("cli/main.js", PACKAGE).pathname;
@@ -148,6 +151,34 @@ it("puts files and directories where cp would", async () => {
   expect(said["all"]).toBe("-dash d f x:y");
   expect(said["no lane"]).toEqual([1, "", expect.stringContaining("NO_SUCH_LANE")]);
   expect(said["missing"]).toEqual([1, "", expect.stringMatching(/^error SOURCE_MISSING: .*none.*\ncure: .+\n$/)]);
+});
+
+it("takes directories where cp would, and says what it left out", async () => {
+  const said = await run(`
+    put(W + "/d/run", "run"); put(W + "/d/sub/b", "B"); chmodSync(W + "/d/run", 0o755); symlinkSync("/etc", W + "/d/out");
+    mkdirSync(HOST + "/there"); mkdirSync(HOST + "/empty"); put(HOST + "/full/x");
+    report("as", await cp(":d", "as"));
+    report("slash", await cp(":d/", "new/"));
+    report("inside", await cp("--executables", "--json", ":d", "there"));
+    report("contents", await cp(":d/.", "empty"));
+    report("full", await cp(":d/.", "full"));
+    report("again", await cp(":d", "there"));
+    report("large", await cp("--max-bytes", "3", ":d", "l"));
+    report("entries", await cp("--max-entries", "3", ":d", "l"));
+    report("just", await cp("--max-entries", "4", "--max-depth", "1", ":d", "l"));
+    report("tree", tree(HOST));
+    report("modes", ["as", "there/d"].map((d) => (lstatSync(HOST + "/" + d + "/run").mode & 0o111) !== 0));`);
+  const warned = [0, "", "warning: 1 links that lead out of the directory were left out, first out\n"];
+  for (const name of ["as", "slash", "contents", "just"]) expect(said[name]).toEqual(warned);
+  const [code, out] = said["inside"] as [number, string];
+  expect([code, JSON.parse(out)]).toEqual([0, expect.objectContaining({ files: 3, skipped: 1, skippedPath: "out" })]);
+  expect(said["full"]).toEqual([1, "", expect.stringContaining("HOST_PATH_EXISTS")]);
+  expect(said["again"]).toEqual([1, "", expect.stringContaining("HOST_PATH_EXISTS")]);
+  for (const name of ["large", "entries"])
+    expect(said[name]).toEqual([1, "", expect.stringMatching(/^error TREE_TOO_LARGE[^]*cure: .*--max-bytes.*--max-entries/)]);
+  const one = (dir: string): string => ["", "/run", "/sub", "/sub/b"].map((name) => dir + name).join(" ");
+  expect(said["tree"]).toBe([one("as"), one("empty"), "full full/x", one("l"), one("new"), "there", one("there/d")].join(" "));
+  expect(said["modes"]).toEqual([false, true]);
 });
 
 it("takes files where cp would, bounded, and says what it did as JSON", async () => {

@@ -39,7 +39,7 @@ export function placeOf(text: string): Place {
 /** What the copy is called in a directory; undefined for `.`, `..` and `/`: those are their contents. */
 function nameIn(path: string): string | undefined {
   const name = basename(path);
-  return ["", ".", ".."].includes(name) || path.endsWith("/.") ? undefined : name;
+  return ["", ".", ".."].includes(name) ? undefined : name;
 }
 
 function isDirectory(path: string): boolean {
@@ -54,11 +54,13 @@ interface Looked {
   /** Absolute and normal. */
   readonly path: string;
   readonly directory: boolean;
+  /** Of a file, in bytes. */
+  readonly size: number;
 }
 
-const LOOK = 'pwd -P || exit; [ -d "$1" ] && echo d; exit 0';
+const LOOK = 'pwd -P || exit; if [ -d "$1" ]; then echo d; elif [ -f "$1" ]; then stat -Lc %s -- "$1"; fi 2>&-; exit 0';
 
-/** Where a path of the guest is, from the worktree, and whether a directory is there now. */
+/** Where a path of the guest is, from the worktree, and what is there now. The guest may lie: nothing relies on it. */
 async function look(lane: string, path: string): Promise<Looked> {
   const { exitCode, stdout } = await engine().request<{ exitCode: number; stdout: Buffer }>("exec", {
     lane,
@@ -67,7 +69,7 @@ async function look(lane: string, path: string): Promise<Looked> {
     mode: "whole",
     maxOutputBytes: 65536,
   });
-  const [, directory, there] = /^(\/[^\0]*?)\n(d\n)?$/.exec(stdout.toString()) ?? [];
+  const [, directory, there] = /^(\/[^\0]*?)\n(?:(d|\d{1,15})\n)?$/.exec(stdout.toString()) ?? [];
   if (exitCode !== 0 || directory === undefined)
     throw new LaneError({
       code: "EXEC_FAILED",
@@ -76,7 +78,7 @@ async function look(lane: string, path: string): Promise<Looked> {
       lane,
     });
   const whole = posix.join(directory, path.startsWith("/") ? posix.relative("/", path) : path);
-  return { path: whole.replace(/(?<=.)\/+$/, ""), directory: there !== undefined };
+  return { path: whole.replace(/(?<=.)\/+$/, ""), directory: there === "d", size: Number(there) || 0 };
 }
 
 interface CpOptions extends CommonOptions {
@@ -88,27 +90,34 @@ interface CpOptions extends CommonOptions {
   readonly json?: boolean;
 }
 
+/** What every copy takes, and where it is shown. */
+interface Calls {
+  readonly bar: Bar | undefined;
+  readonly options: CopyOptions;
+}
+
 type Report = CopyResult & Partial<CopyOutResult> & { readonly from: string; readonly to: string };
 
-async function putIn(home: CopyHome, from: string, to: Place, options: CpOptions, calls: CopyOptions): Promise<Report> {
+async function putIn(home: CopyHome, from: string, to: Place, options: CpOptions, calls: Calls): Promise<Report> {
   const source = pathArgument(from);
   const target = await look(home.name, to.path);
   const name = nameIn(from);
   const inside = target.directory || (to.path.endsWith("/") && !isDirectory(source));
   const path = inside && name !== undefined ? posix.join(target.path, name) : target.path;
-  const result = await copyIn(home, source, path, { ...calls, ignore: options.ignore });
+  const result = await copyIn(home, source, path, { ...calls.options, ignore: options.ignore });
   return { from: source, to: `${home.name}:${path}`, ...result };
 }
 
-async function takeOut(home: CopyHome, from: Place, to: string, options: CpOptions, calls: CopyOptions): Promise<Report> {
+async function takeOut(home: CopyHome, from: Place, to: string, options: CpOptions, calls: Calls): Promise<Report> {
   const source = await look(home.name, from.path);
+  calls.bar?.expect(source.size);
   const name = nameIn(from.path);
   const inside = isDirectory(pathArgument(to)) || (to.endsWith("/") && !source.directory);
   const path = inside && name !== undefined ? join(pathArgument(to), name) : pathArgument(to);
   const { maxBytes, maxEntries, maxDepth, executables } = options;
   const result = source.directory
-    ? await copyOut(home, source.path, path, { ...calls, maxBytes, maxEntries, maxDepth, executables }, {})
-    : await copyFileOut(home, source.path, path, { ...calls, maxBytes }, {});
+    ? await copyOut(home, source.path, path, { ...calls.options, maxBytes, maxEntries, maxDepth, executables }, {})
+    : await copyFileOut(home, source.path, path, { ...calls.options, maxBytes }, {});
   return { from: `${home.name}:${source.path}`, to: path, ...result };
 }
 
@@ -128,7 +137,7 @@ const hint = (name: string): string => `A path of this machine that has a colon 
 
 async function copy(from: Place, to: Place, options: CpOptions, interrupt: Interrupt): Promise<Report> {
   const bar = Bar.seen ? new Bar() : undefined;
-  const calls = { signal: interrupt.signal, onProgress: bar && ((p) => bar.update(p)) } satisfies CopyOptions;
+  const calls: Calls = { bar, options: { signal: interrupt.signal, onProgress: bar && ((p) => bar.update(p)) } };
   const named = from.lane ?? to.lane;
   try {
     return await attached(named === "" ? undefined : named, options, hint, async (name) => {
