@@ -71,15 +71,13 @@ fail:
 }
 
 int
-al__pipe_put(al_pipe_t *p, const void *bytes, size_t n, const al_xfer_stats_t *stats) {
-  al_block_t *b = al_malloc(sizeof *b + n);
-  if (!b) return -ENOMEM;
-  b->next = NULL;
-  b->len = n;
-  b->done = stats->bytes;
-  b->files = stats->files;
-  b->total = stats->total;
-  memcpy(b->bytes, bytes, n);
+al__pipe_give(al_pipe_t *p, void *bytes, size_t n, const al_xfer_stats_t *stats) {
+  al_block_t *b = al_malloc(sizeof *b);
+  if (!b) {
+    al_free(bytes);
+    return -ENOMEM;
+  }
+  *b = (al_block_t){ .len = n, .done = stats->bytes, .files = stats->files, .total = stats->total, .bytes = bytes };
   uv_mutex_lock(&p->lock);
   while (!p->broken && p->bytes > 0 && p->bytes + n > AL_PIPE_MAX) uv_cond_wait(&p->room, &p->lock);
   bool broken = p->broken;
@@ -90,7 +88,10 @@ al__pipe_put(al_pipe_t *p, const void *bytes, size_t n, const al_xfer_stats_t *s
     uv_async_send(&p->async);
   }
   uv_mutex_unlock(&p->lock);
-  if (broken) al_free(b);
+  if (broken) {
+    al_free(b->bytes);
+    al_free(b);
+  }
   return broken ? -ECANCELED : 0;
 }
 
@@ -127,7 +128,10 @@ al__pipe_broken(al_pipe_t *p) {
 void
 al__pipe_deinit(al_pipe_t *p) {
   al_block_t *b;
-  while ((b = al__pipe_take(p))) al_free(b);
+  while ((b = al__pipe_take(p))) {
+    al_free(b->bytes);
+    al_free(b);
+  }
   uv_cond_destroy(&p->room);
   uv_mutex_destroy(&p->lock);
 }

@@ -46,8 +46,9 @@ typedef struct al_xfer_limits_s {
  * over a file or a link, or something else over a directory: AL_ECOPY_IN_FAILED, which names both paths, and nothing is
  * changed. Modes, times of the last change, links, hard links and holes are kept, setuid and setgid of files, owners,
  * extended attributes and ACLs are not. Links below host_path are copied as links, host_path itself is followed.
- * Sockets, FIFOs and devices: AL_ESOURCE_UNSUPPORTED; AL_ESOURCE_MISSING; AL_ESOURCE_UNREADABLE, also for a file that
- * shrinks while it is read (one that grows is cut at the size it had); AL_ECOPY_IN_FAILED with the guest's reason. After
+ * Sockets, FIFOs, devices, and paths of more than 4,096 bytes below host_path: AL_ESOURCE_UNSUPPORTED;
+ * AL_ESOURCE_MISSING; AL_ESOURCE_UNREADABLE; AL_ECOPY_IN_FAILED with the guest's reason. A file that changes its size
+ * while it is read arrives with the size it had when it was opened, see `changed`. After
  * any failure the guest is as it was, but for a disk that fails while things are put in place. `ignore` are
  * patterns as in a .gitignore, NULL-terminated, NULL = none. Everything is copied. An error returned here (a guest path
  * that cannot be, AL_EBAD_OPTION for a bad pattern, no memory, AL_ECHANNEL_CLOSED) means that on_end will not come. */

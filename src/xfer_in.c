@@ -30,6 +30,7 @@ typedef struct xfer_in_s {
   al_pipe_t pipe;
   uv_timer_t grace;
   al_tar_t tar;
+  al_ignore_t *ignore;
   al_tail_t said, clash;
   char *host, *guest;
 } xfer_in_t;
@@ -39,6 +40,7 @@ destroy(xfer_in_t *x) {
   al__tar_close(&x->tar);
   al_tail_deinit(&x->said);
   al_tail_deinit(&x->clash);
+  al_ignore_close(x->ignore);
   al_free(x->host);
   al_free(x->guest);
   al_free(x);
@@ -47,7 +49,7 @@ destroy(xfer_in_t *x) {
 static void
 one_closed(xfer_in_t *x) {
   if (--x->handles > 0) return;
-  x->base.stats = x->tar.stats;
+  x->base.stats = x->tar.stats; /* the thread is through */
   al__xfer_ended(&x->base);
   x->told_end = true;
   al__pipe_deinit(&x->pipe);
@@ -127,7 +129,7 @@ feed(xfer_in_t *x) {
     x->base.stats.bytes = b->done;
     x->base.stats.files = b->files;
     x->base.stats.total = b->total;
-    queued = al_stream_write(x->s, b->bytes, b->len);
+    queued = al_stream_give(x->s, b->bytes, b->len);
     al_free(b);
     if (queued < 0) {
       al_err_set(&err, AL_ENO_MEMORY, "out of memory while %s was sent", x->host);
@@ -286,7 +288,6 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const ch
   int r = al_guest_path_check(guest_path, strlen(guest_path), err);
   if (r < 0) return r;
   if (!host_path[0]) return al_err_set(err, AL_ESOURCE_MISSING, "the host path is empty");
-  if (ignore && ignore[0]) return al_err_set(err, AL_EBAD_OPTION, "ignore: patterns are not supported by this build");
   xfer_in_t *x = al_calloc(1, sizeof *x);
   if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");
   x->base = (al_xfer_t){ .cbs = *cbs, .data = data, .cancel = cancel };
@@ -297,6 +298,12 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const ch
   x->guest = al_strdup(guest_path);
   x->tar = (al_tar_t){ .host_path = x->host, .name = x->guest ? strrchr(x->guest, '/') + 1 : NULL, .pipe = &x->pipe, .fd = -1 };
   x->job.data = x;
+  x->tar.count = cbs->on_progress != NULL;
+  if (ignore && (r = al_ignore_open(ignore, &x->ignore, err)) < 0) {
+    destroy(x);
+    return r;
+  }
+  x->tar.ignore = x->ignore;
   r = x->host && x->guest ? al_worker_open(al_chan_loop(c), &x->worker) : UV_ENOMEM;
   if (r < 0) {
     destroy(x);

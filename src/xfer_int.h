@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfer internals: the common head of a transfer, the bounded pipe from thread to loop, the tar writer, the host
+/* Transfer internals: the common head of a transfer, the bounded pipe from thread to loop, the archive writer, the host
  * target. */
 #ifndef AL_XFER_INT_H
 #define AL_XFER_INT_H
 
 #include "buf.h"
+#include "ignore.h"
 #include "names.h"
 #include "tree_parse.h"
 #include "xfer.h"
 #include <stdbool.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #define AL_PIPE_MAX 524288u /* bytes between the reading thread and the loop */
@@ -42,7 +44,7 @@ typedef struct al_block_s {
   struct al_block_s *next;
   size_t len;
   uint64_t done, files, total; /* of al_xfer_stats_t, when this block is sent */
-  uint8_t bytes[];
+  uint8_t *bytes;
 } al_block_t;
 
 typedef struct al_pipe_s {
@@ -56,11 +58,11 @@ typedef struct al_pipe_s {
 
 int
 al__pipe_init(uv_loop_t *loop, al_pipe_t *p, uv_async_cb cb);
-/* thread; waits for room. 0, -ECANCELED when broken, -ENOMEM */
+/* thread; waits for room. bytes (al_malloc) are taken, also on failure. 0, -ECANCELED when broken, -ENOMEM */
 int
-al__pipe_put(al_pipe_t *p, const void *bytes, size_t n, const al_xfer_stats_t *stats);
+al__pipe_give(al_pipe_t *p, void *bytes, size_t n, const al_xfer_stats_t *stats);
 al_block_t *
-al__pipe_take(al_pipe_t *p); /* loop; NULL = empty; the caller frees */
+al__pipe_take(al_pipe_t *p); /* loop; NULL = empty; the caller frees it and its bytes */
 void
 al__pipe_break(al_pipe_t *p); /* any thread: puts fail from now on */
 bool
@@ -68,10 +70,52 @@ al__pipe_broken(al_pipe_t *p);
 void
 al__pipe_deinit(al_pipe_t *p); /* after the async is closed */
 
+/* The writer of a pax archive into a pipe: begin, what it is, header, data. Everything blocks; worker thread. 0,
+ * -ENOMEM, -ECANCELED (the pipe was broken), or -EINVAL with `why`. */
+#define AL_PAX_BLOCK 131072u
+
+struct archive;
+struct archive_entry;
+struct archive_entry_linkresolver;
+
+typedef struct al_pax_s {
+  al_pipe_t *pipe;
+  const al_xfer_stats_t *stats;
+  struct archive *a;
+  struct archive_entry *entry;
+  struct archive_entry_linkresolver *links;
+  uint8_t *block; /* AL_PAX_BLOCK bytes, of which len are used; NULL between two */
+  size_t len;
+  int failed;     /* the first failure; nothing goes into the pipe after it */
+  const char *why;
+} al_pax_t;
+
+int
+al__pax_open(al_pax_t *x, al_pipe_t *pipe, const al_xfer_stats_t *stats);
+int
+al__pax_close(al_pax_t *x, bool whole); /* whole: with the archive's end; always frees, also after a failed open */
+void
+al__pax_begin(al_pax_t *x, const char *path, const struct stat *st);
+bool
+al__pax_linked(al_pax_t *x); /* it is another name of a file that came before, and will have no data */
+void
+al__pax_symlink(al_pax_t *x, const char *target);
+void
+al__pax_range(al_pax_t *x, int64_t at, int64_t n); /* data of a sparse file, rising; holes are given as data too */
+int
+al__pax_header(al_pax_t *x);
+/* Where data is best put for al__pax_data, with want more to come: it is not moved from there. */
+int
+al__pax_room(al_pax_t *x, uint64_t want, uint8_t **p, size_t *n);
+int
+al__pax_data(al_pax_t *x, const uint8_t *p, uint64_t n); /* p NULL: in a hole */
+
 /* A host file or tree as a pax archive. Both functions block; worker thread. */
 typedef struct al_tar_s {
   const char *host_path; /* borrowed */
   const char *name;      /* a single file's name in the archive; borrowed */
+  const al_ignore_t *ignore; /* borrowed; NULL = nothing is */
+  bool count;            /* look first how much there is, for stats.total */
   al_pipe_t *pipe;
   int fd;                /* the opened root, -1 at the start; closed by al__tar_close */
   bool is_dir;

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers, in: a host file or tree written as a pax archive, on a worker thread. */
+/* Transfers, in: the walk over a host file or tree that becomes an archive, on a worker thread. */
 #include "mem.h"
 #include "xfer_int.h"
-#include <archive.h>
-#include <archive_entry.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,30 +9,36 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The walk is our own, by descriptors, and libarchive writes the archive. Its own walker (archive_read_disk) changes
- * the working directory while it runs, and in somebody else's process that directory is not ours to change. */
+/* The walk is our own, by descriptors. That of libarchive (archive_read_disk) changes the working directory while it
+ * runs, and in somebody else's process that directory is not ours to change. */
 
-#define BLOCK 65536u
 #define DEPTH_MAX 500      /* nested directories; each holds a descriptor while it is walked */
 #define RANGES_MAX 4096    /* a file with more holes is sent without them */
+#define HOLE_LEAST 4096    /* no file system's holes are smaller */
+#define PATH_SHOWN 400     /* of a longer path both ends are in a message, so that there is room for the reason */
+#define COUNT_NS 2000000000ull /* looking how much there is may take that long */
 
 typedef struct walk_s {
   al_tar_t *t;
-  struct archive *a;
-  struct archive_entry *entry;
-  struct archive_entry_linkresolver *links;
-  al_buf_t path; /* name in the archive of what is being looked at */
-  uint8_t *block;
+  al_pax_t pax;
+  al_buf_t path; /* name in the archive of what is being looked at: "." and what is below, or a file's own */
   unsigned depth;
-  int failed; /* of the pipe, or -ECANCELED after any failure: nothing more is put into it */
+  uint64_t until; /* of the count */
 } walk_t;
 
-/* The path on the host of the thing at w->path, for messages. */
+/* The path on the host of the thing at w->path. */
+static const char *
+below(const walk_t *w) {
+  return w->t->is_dir && w->path.len > 1 ? (const char *) w->path.data + 1 : "";
+}
+
 static int
 refuse(walk_t *w, int code, const char *what) {
-  al_tar_t *t = w->t;
-  const char *below = t->is_dir && w->path.len > 1 ? (const char *) w->path.data + 1 : "";
-  return al_err_set(&t->err, code, "%s%s: %s", t->host_path, below, what);
+  const char *host = w->t->host_path, *rest = below(w);
+  size_t n = strlen(host) + strlen(rest);
+  if (n <= PATH_SHOWN) return al_err_set(&w->t->err, code, "%s%s: %s", host, rest, what);
+  const char *tail = strlen(rest) >= PATH_SHOWN / 2 ? rest + strlen(rest) - PATH_SHOWN / 2 : rest;
+  return al_err_set(&w->t->err, code, "%.*s...%s: %s", PATH_SHOWN / 2, host, tail, what);
 }
 
 static int
@@ -43,120 +47,151 @@ unreadable(walk_t *w, int error) {
   return refuse(w, AL_ESOURCE_UNREADABLE, strerror(error));
 }
 
-/* Bytes that can go nowhere any more are dropped, and the failure is noted: an error from here would make libarchive
- * skip its own close, which leaks its buffer and is not needed. */
-static la_ssize_t
-on_write(struct archive *a, void *data, const void *p, size_t n) {
-  walk_t *w = data;
-  (void) a;
-  if (w->failed == 0) w->failed = al__pipe_put(w->t->pipe, p, n, &w->t->stats);
-  return (la_ssize_t) n;
-}
-
-/* After each call of libarchive's: 0, or the error, which is in t->err unless the pipe was broken. */
+/* What the writer says: -ECANCELED goes up without a text, since the pipe was broken by somebody who has one. */
 static int
-checked(walk_t *w, bool ok) {
-  if (w->failed == -ENOMEM) return unreadable(w, ENOMEM);
-  if (w->failed < 0) return w->failed;
-  if (ok) return 0;
-  if (archive_errno(w->a) == ENOMEM) return unreadable(w, ENOMEM);
-  const char *text = archive_error_string(w->a);
-  return refuse(w, AL_ESOURCE_UNSUPPORTED, text ? text : "cannot be put into an archive");
+written(walk_t *w, int r) {
+  if (r == -ENOMEM) return unreadable(w, ENOMEM);
+  if (r != -EINVAL) return r;
+  return refuse(w, AL_ESOURCE_UNSUPPORTED, w->pax.why ? w->pax.why : "cannot be put into an archive");
 }
 
-/* Names of users, inode numbers, times other than the last change and extended attributes stay on the host. */
-static void
-fill_entry(walk_t *w, const struct stat *st) {
-  struct archive_entry *e = w->entry;
-  archive_entry_clear(e);
-  archive_entry_copy_stat(e, st);
-  archive_entry_set_uid(e, 0);
-  archive_entry_set_gid(e, 0);
-  archive_entry_unset_atime(e);
-  archive_entry_unset_ctime(e);
-  archive_entry_unset_birthtime(e);
-  archive_entry_copy_pathname(e, (const char *) w->path.data);
-}
-
-/* A warning of libarchive's means that a name or a number would arrive changed; that is not a copy. */
 static int
 put_header(walk_t *w) {
   w->t->stats.files++;
-  archive_entry_set_dev(w->entry, 0);
-  archive_entry_set_ino64(w->entry, 0);
-  archive_entry_set_nlink(w->entry, 1);
-  return checked(w, archive_write_header(w->a, w->entry) == ARCHIVE_OK);
+  return written(w, al__pax_header(&w->pax));
 }
 
-/* Tells libarchive where a sparse file has data. A file system that cannot say is a file without holes. */
-static void
-find_holes(walk_t *w, int fd, const struct stat *st) {
-  if (st->st_size == 0 || st->st_blocks >= (st->st_size + 511) / 512) return;
-  unsigned ranges = 0;
-  for (off_t at = 0; at < st->st_size;) {
-    off_t data = lseek(fd, at, SEEK_DATA);
-    if (data < 0 && errno == ENXIO) break; /* a hole up to the end */
-    off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
-    if (data < 0 || hole <= data || ranges++ >= RANGES_MAX) {
-      archive_entry_sparse_clear(w->entry);
-      return;
+/* ---- files ---- */
+
+typedef struct source_s {
+  int fd;
+  off_t size; /* as the header announces it */
+  bool changed, ended;
+} source_t;
+
+/* Bytes [at, at + n) of a file. Where it has ended, zeros take the place of what was announced. One byte more is asked
+ * for at the end: whether there is one tells that the file has grown, without another system call. */
+static int
+put_bytes(walk_t *w, source_t *s, off_t at, off_t n) {
+  while (n > 0) {
+    uint8_t *p;
+    size_t room;
+    int r = al__pax_room(&w->pax, (uint64_t) n, &p, &room);
+    if (r < 0) return written(w, r);
+    size_t want = (off_t) room > n ? (size_t) n + (at + n == s->size) : room;
+    ssize_t got = s->ended ? 0 : pread(s->fd, p, want, at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return unreadable(w, errno);
+    if (got > n) s->changed = true;
+    if (got == 0) {
+      s->changed = s->ended = true;
+      got = (off_t) room > n ? (ssize_t) n : (ssize_t) room;
+      memset(p, 0, (size_t) got);
     }
-    if (hole > st->st_size) hole = st->st_size;
-    if (data < hole) archive_entry_sparse_add_entry(w->entry, data, hole - data);
+    if (got > n) got = (ssize_t) n;
+    w->t->stats.bytes += (uint64_t) got;
+    if ((r = al__pax_data(&w->pax, p, (uint64_t) got)) < 0) return written(w, r);
+    at += got;
+    n -= got;
+  }
+  return 0;
+}
+
+typedef struct range_s {
+  off_t at, end;
+} range_t;
+
+/* Where a sparse file has data. A file system that cannot say is a file without holes. */
+static size_t
+find_ranges(const source_t *s, range_t *ranges) {
+  size_t n = 0;
+  ranges[0] = (range_t){ 0, s->size };
+  for (off_t at = 0; at < s->size;) {
+    off_t data = lseek(s->fd, at, SEEK_DATA);
+    if (data < 0 && errno == ENXIO) break; /* a hole up to the end */
+    off_t hole = data < 0 ? -1 : lseek(s->fd, data, SEEK_HOLE);
+    if (data < 0 || hole <= data || n == RANGES_MAX) {
+      ranges[0] = (range_t){ 0, s->size };
+      return 1;
+    }
+    if (data >= s->size) break;
+    ranges[n++] = (range_t){ data, hole < s->size ? hole : s->size };
     at = hole;
   }
-  if (ranges == 0) archive_entry_sparse_add_entry(w->entry, st->st_size, 0);
+  return n;
 }
 
+/* Holes are told to the writer, but neither read nor sent. */
 static int
-put_bytes(walk_t *w, const uint8_t *p, size_t n) {
-  while (n > 0) {
-    la_ssize_t r = archive_write_data(w->a, p, n);
-    int failed = checked(w, r > 0);
-    if (failed < 0) return failed;
-    p += r;
-    n -= (size_t) r;
-  }
-  return 0;
-}
-
-/* Exactly st_size bytes, as the header has announced. A file that grew is cut there; one that shrank is an error. */
-static int
-put_data(walk_t *w, int fd, const struct stat *st) {
-  for (off_t at = 0; at < st->st_size;) {
-    size_t want = st->st_size - at < (off_t) BLOCK ? (size_t) (st->st_size - at) : BLOCK;
-    ssize_t n = pread(fd, w->block, want, at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return unreadable(w, errno);
-    if (n == 0) return refuse(w, AL_ESOURCE_UNREADABLE, "it shrank while it was read");
-    int r = put_bytes(w, w->block, (size_t) n);
-    if (r < 0) return r;
-    at += n;
-    w->t->stats.bytes += (uint64_t) n;
-  }
-  return 0;
-}
-
-/* `fd` is the opened file, or -1: then it is opened here, unless it is another name of one that went before. */
-static int
-put_file(walk_t *w, int dir, const char *name, const struct stat *seen, int fd) {
-  struct stat st = *seen;
-  struct archive_entry *spare = NULL;
-  AL_AUTO_FD int own = -1;
-  fill_entry(w, &st);
-  if (st.st_nlink > 1 && fd < 0) {
-    archive_entry_linkify(w->links, &w->entry, &spare);
-    if (archive_entry_hardlink(w->entry)) return put_header(w);
-  }
-  if (fd < 0) {
-    fd = own = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0 || fstat(fd, &st) < 0) return unreadable(w, errno);
-    if (!S_ISREG(st.st_mode)) return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
-    archive_entry_set_size(w->entry, st.st_size);
-  }
-  find_holes(w, fd, &st);
+put_sparse(walk_t *w, source_t *s, const range_t *ranges, size_t count) {
+  off_t at = 0;
+  for (size_t i = 0; i < count; i++) al__pax_range(&w->pax, ranges[i].at, ranges[i].end - ranges[i].at);
+  if (count == 0) al__pax_range(&w->pax, s->size, 0);
   int r = put_header(w);
-  return r < 0 ? r : put_data(w, fd, &st);
+  for (size_t i = 0; i <= count && r == 0; i++) {
+    off_t hole = (i < count ? ranges[i].at : s->size) - at;
+    w->t->stats.bytes += (uint64_t) hole;
+    r = written(w, al__pax_data(&w->pax, NULL, (uint64_t) hole));
+    if (i == count || r < 0) break;
+    r = put_bytes(w, s, ranges[i].at, ranges[i].end - ranges[i].at);
+    at = ranges[i].end;
+  }
+  struct stat st;
+  if (r == 0 && (fstat(s->fd, &st) < 0 || st.st_size != s->size)) s->changed = true;
+  return r;
+}
+
+static void
+note_change(walk_t *w) {
+  al_xfer_stats_t *s = &w->t->stats;
+  if (s->changed++ > 0) return;
+  const char *host = w->t->host_path, *rest = below(w);
+  size_t a = strlen(host), b = strlen(rest);
+  if (a >= sizeof s->changed_path) a = 0;
+  if (b >= sizeof s->changed_path - a) b = 0;
+  memcpy(s->changed_path, host, a);
+  memcpy(s->changed_path + a, rest, b);
+  s->changed_path[a + b] = 0;
+}
+
+static int
+put_content(walk_t *w, int fd, const struct stat *st) {
+  source_t s = { .fd = fd, .size = st->st_size };
+  AL_AUTO_FREE range_t *ranges = NULL;
+  size_t count = 1;
+  if (st->st_size > HOLE_LEAST && st->st_blocks < (st->st_size + 511) / 512) {
+    ranges = al_calloc(RANGES_MAX, sizeof *ranges);
+    if (!ranges) return unreadable(w, ENOMEM);
+    count = find_ranges(&s, ranges);
+  }
+  int r;
+  if (ranges && (count != 1 || ranges[0].at > 0 || ranges[0].end < s.size)) {
+    r = put_sparse(w, &s, ranges, count);
+  } else {
+    r = put_header(w);
+    if (r == 0) r = put_bytes(w, &s, 0, s.size);
+  }
+  if (r == 0 && s.changed) note_change(w);
+  return r;
+}
+
+static const char *
+archive_path(const walk_t *w) {
+  return (const char *) w->path.data;
+}
+
+/* Whatever it was when its directory was read, it counts what it is when it is opened. */
+static int
+put_file(walk_t *w, int dir, const char *name) {
+  struct stat st;
+  AL_AUTO_FD int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0 && errno == ENOENT) return 0; /* gone: not in the tree */
+  if (fd < 0 && (errno == ELOOP || errno == ENXIO)) return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
+  if (fd < 0 || fstat(fd, &st) < 0) return unreadable(w, errno);
+  if (!S_ISREG(st.st_mode)) return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
+  al__pax_begin(&w->pax, archive_path(w), &st);
+  if (st.st_nlink > 1 && al__pax_linked(&w->pax)) return put_header(w);
+  return put_content(w, fd, &st);
 }
 
 static int
@@ -166,47 +201,63 @@ put_link(walk_t *w, int dir, const char *name, const struct stat *st) {
   if (n < 0) return unreadable(w, errno);
   if (n == (ssize_t) sizeof target) return unreadable(w, ENAMETOOLONG);
   target[n] = 0;
-  fill_entry(w, st);
-  archive_entry_copy_symlink(w->entry, target);
-  archive_entry_set_size(w->entry, 0);
+  al__pax_begin(&w->pax, archive_path(w), st);
+  al__pax_symlink(&w->pax, target);
   return put_header(w);
 }
 
-static int
-walk_dir(walk_t *w, int fd);
+/* ---- directories ---- */
 
 static int
-put_dir(walk_t *w, int dir, const char *name) {
-  if (w->depth >= DEPTH_MAX) return refuse(w, AL_ESOURCE_UNSUPPORTED, "directories are nested too deeply");
-  int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  return fd < 0 ? unreadable(w, errno) : walk_dir(w, fd);
+each(walk_t *w, int fd, int (*fn)(walk_t *w, int dir, const struct dirent *e));
+
+/* Sums up how much will come. What cannot be looked at is not counted; the walk that counts will say so. */
+static int
+count_one(walk_t *w, int dir, const struct dirent *e) {
+  struct stat st;
+  if (al__pipe_broken(w->t->pipe) || uv_hrtime() > w->until) return -ECANCELED;
+  if (e->d_type == DT_LNK || fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0) return 0;
+  if (al_ignore_matches(w->t->ignore, archive_path(w) + 2, S_ISDIR(st.st_mode))) return 0;
+  if (S_ISREG(st.st_mode)) w->t->stats.total += (uint64_t) st.st_size;
+  if (!S_ISDIR(st.st_mode) || w->depth >= DEPTH_MAX) return 0;
+  int fd = openat(dir, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  return fd < 0 ? 0 : each(w, fd, count_one);
 }
 
 static int
-put_any(walk_t *w, int dir, const char *name) {
-  struct stat st;
+put_dir(walk_t *w, int fd);
+
+static int
+put_any(walk_t *w, int dir, const struct dirent *e) {
+  struct stat st = { 0 };
+  const char *name = e->d_name, *path = archive_path(w) + 2;
   if (al__pipe_broken(w->t->pipe)) return -ECANCELED;
-  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+  if (w->path.len - 2 > AL_PATH_MAX) return refuse(w, AL_ESOURCE_UNSUPPORTED, "its path is longer than 4096 bytes");
+  /* A file is opened anyway, which says the rest. */
+  bool is_file = e->d_type == DT_REG;
+  if (!is_file && fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
     return errno == ENOENT ? 0 : unreadable(w, errno); /* gone: not in the tree */
-  if (S_ISDIR(st.st_mode)) return put_dir(w, dir, name);
-  if (S_ISREG(st.st_mode)) return put_file(w, dir, name, &st, -1);
+  if (al_ignore_matches(w->t->ignore, path, S_ISDIR(st.st_mode))) return 0;
+  if (is_file || S_ISREG(st.st_mode)) return put_file(w, dir, name);
   if (S_ISLNK(st.st_mode)) return put_link(w, dir, name, &st);
   if (S_ISSOCK(st.st_mode)) return refuse(w, AL_ESOURCE_UNSUPPORTED, "is a socket");
-  return refuse(w, AL_ESOURCE_UNSUPPORTED, S_ISFIFO(st.st_mode) ? "is a FIFO" : "is a device");
+  if (!S_ISDIR(st.st_mode))
+    return refuse(w, AL_ESOURCE_UNSUPPORTED, S_ISFIFO(st.st_mode) ? "is a FIFO" : "is a device");
+  if (w->depth >= DEPTH_MAX) return refuse(w, AL_ESOURCE_UNSUPPORTED, "directories are nested too deeply");
+  int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  return fd < 0 ? unreadable(w, errno) : put_dir(w, fd);
 }
 
-/* Takes the descriptor. w->path is the directory's own name. */
+/* Takes the descriptor. w->path is the directory's own; after a failure it is that of what failed. */
 static int
-walk_dir(walk_t *w, int fd) {
-  struct stat st;
-  DIR *d = NULL;
-  if (fstat(fd, &st) < 0 || !(d = fdopendir(fd))) {
+each(walk_t *w, int fd, int (*fn)(walk_t *w, int dir, const struct dirent *e)) {
+  DIR *d = fdopendir(fd);
+  if (!d) {
     int error = errno;
     close(fd);
     return unreadable(w, error);
   }
-  fill_entry(w, &st);
-  int r = put_header(w);
+  int r = 0;
   size_t len = w->path.len;
   w->depth++;
   while (r == 0) {
@@ -219,8 +270,8 @@ walk_dir(walk_t *w, int fd) {
     if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
     if (al_buf_append(&w->path, "/", 1) < 0 || al_buf_append(&w->path, e->d_name, strlen(e->d_name)) < 0)
       r = unreadable(w, ENOMEM);
-    else r = put_any(w, dirfd(d), e->d_name);
-    if (r < 0) break; /* the path stays as it is for the message */
+    else r = fn(w, dirfd(d), e);
+    if (r < 0) break;
     w->path.len = len;
     w->path.data[len] = 0;
   }
@@ -230,48 +281,65 @@ walk_dir(walk_t *w, int fd) {
 }
 
 static int
+put_dir(walk_t *w, int fd) {
+  struct stat st;
+  if (fstat(fd, &st) < 0) {
+    int error = errno;
+    close(fd);
+    return unreadable(w, error);
+  }
+  al__pax_begin(&w->pax, archive_path(w), &st);
+  int r = put_header(w);
+  if (r == 0) return each(w, fd, put_any);
+  close(fd);
+  return r;
+}
+
+/* ---- the root ---- */
+
+static int
+count(walk_t *w, int fd) {
+  w->until = uv_hrtime() + COUNT_NS;
+  int r = each(w, fd, count_one);
+  w->path.len = 1;
+  w->path.data[1] = 0;
+  w->depth = 0;
+  if (r < 0) w->t->stats.total = 0;
+  w->t->err.code = 0; /* the walk finds it again */
+  return al__pipe_broken(w->t->pipe) ? -ECANCELED : 0;
+}
+
+static int
 put_root(walk_t *w) {
   al_tar_t *t = w->t;
   struct stat st;
   const char *name = t->is_dir ? "." : t->name;
   if (al_buf_append(&w->path, name, strlen(name)) < 0) return unreadable(w, ENOMEM);
   if (fstat(t->fd, &st) < 0) return unreadable(w, errno);
-  if (!t->is_dir) return put_file(w, -1, NULL, &st, t->fd);
+  if (!t->is_dir) {
+    t->stats.total = (uint64_t) st.st_size;
+    al__pax_begin(&w->pax, archive_path(w), &st);
+    return put_content(w, t->fd, &st);
+  }
+  if (t->count) {
+    int fd = openat(t->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int r = fd < 0 ? unreadable(w, errno) : count(w, fd);
+    if (r < 0) return r;
+  }
   int fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
-  return fd < 0 ? unreadable(w, errno) : walk_dir(w, fd);
-}
-
-static int
-open_archive(walk_t *w) {
-  w->block = al_malloc(BLOCK);
-  w->a = archive_write_new();
-  w->entry = archive_entry_new();
-  w->links = archive_entry_linkresolver_new();
-  if (!w->block || !w->a || !w->entry || !w->links) return unreadable(w, ENOMEM);
-  archive_entry_linkresolver_set_strategy(w->links, ARCHIVE_FORMAT_TAR_PAX_INTERCHANGE);
-  /* Names are bytes: whatever locale the process has, they must not be converted. */
-  bool ok = archive_write_set_format_pax(w->a) == ARCHIVE_OK && archive_write_add_filter_none(w->a) == ARCHIVE_OK &&
-            archive_write_set_format_option(w->a, "pax", "hdrcharset", "BINARY") == ARCHIVE_OK &&
-            archive_write_set_bytes_per_block(w->a, (int) BLOCK) == ARCHIVE_OK &&
-            archive_write_set_bytes_in_last_block(w->a, 1) == ARCHIVE_OK &&
-            archive_write_open(w->a, w, NULL, on_write, NULL) == ARCHIVE_OK;
-  return checked(w, ok);
+  return fd < 0 ? unreadable(w, errno) : put_dir(w, fd);
 }
 
 int
 al__tar_write(al_tar_t *t) {
   walk_t w = { .t = t };
   al_buf_init(&w.path, 0);
-  int r = open_archive(&w);
+  int r = written(&w, al__pax_open(&w.pax, t->pipe, &t->stats));
   if (r == 0) r = put_root(&w);
-  if (r == 0) r = checked(&w, archive_write_close(w.a) == ARCHIVE_OK);
-  /* Freeing an open archive writes its end; nobody may get it and take the torso for the whole. */
-  if (r < 0 && w.failed == 0) w.failed = -ECANCELED;
-  if (w.a) archive_write_free(w.a);
-  if (w.entry) archive_entry_free(w.entry);
-  if (w.links) archive_entry_linkresolver_free(w.links);
+  int closed = al__pax_close(&w.pax, r == 0);
+  if (r == 0) r = written(&w, closed);
+  if (r == 0) t->stats.total = t->stats.bytes;
   al_buf_deinit(&w.path);
-  al_free(w.block);
   return r;
 }
 

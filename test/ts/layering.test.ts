@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 /** Module (file name without extension and part suffix) to layer. The longest matching prefix counts. */
 const layers: Record<string, number> = {
   err: 0, mem: 0, utf8: 0,
-  buf: 1, queue: 1, tail: 1, lines: 1, names: 1, sha256: 1, frame: 1, val: 1, version: 1, platform: 1, lane: 1, tree: 1,
+  buf: 1, queue: 1, tail: 1, lines: 1, names: 1, ignore: 1, sha256: 1, frame: 1, val: 1, version: 1, platform: 1, lane: 1, tree: 1,
   work: 2, proc: 2, db: 2,
   home: 3, image: 3, lima: 3, transport: 3, registry: 3, chan: 3,
   exec: 4, xfer: 4,
@@ -20,7 +20,7 @@ const layers: Record<string, number> = {
 };
 /** Neighbours in one layer that may be included, with the reason. */
 const siblings: Record<string, string[]> = {
-  mem: ["err"], val: ["err"], names: ["err", "utf8"], lines: ["buf", "utf8"], tree: ["names", "frame"], tail: ["utf8"], platform: ["names"],
+  mem: ["err"], val: ["err"], names: ["err", "utf8"], ignore: ["err"], lines: ["buf", "utf8"], tree: ["names", "frame"], tail: ["utf8"], platform: ["names"],
   db: ["work"],
   image: ["home"], // an image lives in the home's store
   lima: ["home", "image"], // the driver is given both
