@@ -42,11 +42,12 @@ $(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Itest/c -MMD -MP -MF $@.d -o $@ $< $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
 
-# the guest that has been taken over
-$(B)/hostile_agent: test/fixtures/hostile_agent.c src/frame.c src/sha256.c src/frame.h
+# the guests that have been taken over
+$(B)/hostile_%: test/fixtures/hostile_%.c src/frame.c src/sha256.c src/frame.h test/fixtures/hostile.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(filter %.c,$^) $(LDFLAGS)
 $(B)/test_chan_hostile: $(B)/hostile_agent
+$(B)/test_xfer_hostile: $(B)/hostile_out
 
 # both ends of the channel in one process; what the simulation has of libuv and the platform comes first
 SIM := test/fuzz/sim_uv.c test/fuzz/sim_agent.c

@@ -222,7 +222,11 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
     x->kind->refused(x, e);
   } else if (e->kind < 0) {
     x->base.err = e->err;
-  } else if (e->value != 0 || e->length != got) {
+    if (e->err.code == AL_EEXEC_FAILED)
+      al_err_set(&x->base.err, AL_ECOPY_OUT_FAILED, "%s in the guest: %s", x->guest, e->err.msg);
+  } else if (e->value != 0) {
+    al_err_set(&x->base.err, AL_ECOPY_OUT_FAILED, "%s in the guest ended with status %u", x->guest, e->value);
+  } else if (e->length != got) {
     al_err_set(&x->base.err, AL_ECOPY_OUT_FAILED, "%s came incomplete: the guest announced %llu bytes and sent %llu",
       x->guest, (unsigned long long) e->length, (unsigned long long) got);
   } else {
