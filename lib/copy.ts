@@ -123,7 +123,7 @@ function checkIgnore(ignore: unknown): string[] | undefined {
   return patterns.length === 0 ? undefined : patterns;
 }
 
-/** Tells the caller how far it is, until it throws. More often than is promised never, also when events were held up. */
+/** Tells the caller how far it is. The core keeps the pace too, but events that were held up come close together. */
 class Meter {
   readonly #onProgress: (progress: CopyProgress) => unknown;
   readonly #threw: (error: unknown) => void;

@@ -52,11 +52,12 @@ export type LaneEvent = LaneStateEvent | LaneNoticeEvent | LaneStuckEvent | Lane
 const shown = new Set<string>();
 
 /**
- * Without a listener, what is likely to disappoint becomes a process warning, each text once: options that will, and
- * software emulation, which is several times slower.
+ * Without a listener, what is likely to disappoint becomes a process warning, each text once: options that will,
+ * software emulation, which is several times slower, and files that changed while they were copied.
  */
 function show(event: LaneEvent): void {
-  if (event.type !== "warning" && !(event.type === "notice" && /emulation/.test(event.message))) return;
+  const told = event.type === "notice" && /emulation|changed while/.test(event.message);
+  if (event.type !== "warning" && !told) return;
   if (shown.has(event.message)) return;
   shown.add(event.message);
   process.emitWarning(event.message, "AgentLaneWarning");

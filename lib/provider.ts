@@ -6,7 +6,9 @@ import {
   type IsolatedSandboxHandle,
   type IsolatedSandboxProvider,
 } from "@ai-hero/sandcastle";
+import type { CopyInResult } from "./copy.js";
 import { asLaneError, spoken } from "./errors.js";
+import { tell } from "./events.js";
 import { EXEC_NAMES, type ExecOptions } from "./exec.js";
 import { INTERACTIVE_NAMES, type InteractiveOptions } from "./interactive.js";
 import type { Lane } from "./lane.js";
@@ -26,14 +28,21 @@ function known<T extends object>(names: readonly (keyof T)[], options: T): T {
   return Object.fromEntries(names.filter((name) => options[name] !== undefined).map((n) => [n, options[n]])) as T;
 }
 
-function handleOf(lane: Lane): IsolatedSandboxHandle & AsyncDisposable {
+/** Sandcastle has no use for a copy's result, but a file that is not the host's any more must not go unsaid. */
+function changedText({ changed, changedPath }: CopyInResult): string {
+  const what = changed === 1 ? "a file" : `${changed} files`;
+  return `copyIn: ${what} changed while being read, first ${changedPath ?? ""}: cut or padded with zeros to the size at first`;
+}
+
+function handleOf(lane: Lane, notice: (message: string) => void): IsolatedSandboxHandle & AsyncDisposable {
   return {
     worktreePath: lane.worktreePath,
     exec: (command, options) => said(lane.exec(command, known<ExecOptions>(EXEC_NAMES, options ?? {}))),
     interactiveExec: (args, options) =>
       said(lane.interactiveExec(args, known<InteractiveOptions>(INTERACTIVE_NAMES, options))),
     copyIn: async (hostPath, sandboxPath) => {
-      await said(lane.copyIn(hostPath, sandboxPath));
+      const result = await said(lane.copyIn(hostPath, sandboxPath));
+      if (result.changed > 0) notice(changedText(result));
     },
     copyFileOut: async (sandboxPath, hostPath) => {
       await said(lane.copyFileOut(sandboxPath, hostPath));
@@ -61,6 +70,12 @@ export function lima(options: LimaOptions = {}): IsolatedSandboxProvider {
   return createIsolatedSandboxProvider({
     name: "agent-lane",
     env: { ...resolved.env },
-    create: async ({ env }) => handleOf(await said(openLane(resolved, { env, syncInWatchdog: true }))),
+    create: async ({ env }) => {
+      const begun = Date.now();
+      const lane = await said(openLane(resolved, { env, syncInWatchdog: true }));
+      return handleOf(lane, (message) =>
+        tell(resolved.onEvent, { type: "notice", lane: lane.name, timeMs: Date.now() - begun, message }),
+      );
+    },
   });
 }

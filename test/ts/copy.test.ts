@@ -5,7 +5,12 @@ import type { CopyProgress } from "../../lib/copy.js";
 import type { Lane } from "../../lib/lane.js";
 import { openLane } from "../../lib/open.js";
 import { resolveOptions, type LimaOptions } from "../../lib/options.js";
+import { lima } from "../../lib/provider.js";
 import { FakeEngine, rejection, tick, type Call } from "./support/fake-engine.js";
+
+// The engine that lima() takes when none is given.
+const shared = vi.hoisted(() => ({ engine: undefined as unknown }));
+vi.mock("../../lib/engine.js", async (original) => ({ ...(await original<object>()), engine: () => shared.engine }));
 
 const open: Lane[] = [];
 
@@ -219,5 +224,51 @@ describe.each(CALLS)("%s", (name, op, call) => {
     copy.fail("LANE_CLOSED");
     expect((await rejection(done)).code).toBe("LANE_CLOSED");
     expect(told).toHaveLength(1);
+  });
+});
+
+describe("Sandcastle's copies", () => {
+  it("resolve to nothing, take no options, and tell of files that changed", async () => {
+    const engine = new FakeEngine();
+    shared.engine = engine;
+    const events: unknown[] = [];
+    const provider = lima({ memoryGiB: 1, onEvent: (e) => events.push(e) }) as unknown as {
+      create(o: object): Promise<{ copyIn(...a: unknown[]): Promise<unknown>; copyFileOut(...a: unknown[]): Promise<unknown>; close(): Promise<void> }>;
+    };
+    const handle = await provider.create({ env: {} });
+    const last = (op: string): Call => engine.last(op);
+    const answers: unknown[] = [];
+    for (const [call, op, result] of [
+      [() => handle.copyIn("/h", "/g"), "copyIn", { bytes: 1, files: 1, changed: 0 }],
+      [() => handle.copyIn("/h", "/g"), "copyIn", { bytes: 1, files: 3, changed: 2, changedPath: "/h/x" }],
+      [() => handle.copyFileOut("/g", "/h", { maxBytes: 1 }), "copyOut", { bytes: 1, files: 1 }],
+    ] as const) {
+      const done = call();
+      last(op).resolve(result);
+      answers.push(await done);
+    }
+    expect(answers).toEqual([undefined, undefined, undefined]);
+    expect(last("copyOut").params["maxBytes"]).toBe(2 ** 28);
+    expect(events).toEqual([
+      {
+        type: "notice",
+        lane: "agent-lane-test0000-test0000",
+        timeMs: expect.any(Number),
+        message: "copyIn: 2 files changed while being read, first /h/x: cut or padded with zeros to the size at first",
+      },
+    ]);
+    await handle.close();
+  });
+
+  it("that changed become a process warning without a listener", async () => {
+    const engine = new FakeEngine();
+    shared.engine = engine;
+    const warn = vi.spyOn(process, "emitWarning").mockImplementation(() => undefined);
+    const handle = await (lima({ memoryGiB: 1 }) as unknown as { create(o: object): Promise<Lane> }).create({ env: {} });
+    const done = handle.copyIn("/h", "/g");
+    engine.last("copyIn").resolve({ bytes: 1, files: 1, changed: 1, changedPath: "/h/y" });
+    await done;
+    expect(warn.mock.calls.map(String)).toEqual([expect.stringMatching(/^copyIn: a file changed .*\/h\/y.*AgentLaneWarning$/)]);
+    await handle.close();
   });
 });

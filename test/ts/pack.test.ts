@@ -159,12 +159,21 @@ describe("types", () => {
     );
     writeFileSync(
       join(consumer, "use.ts"),
-      `import { lima, LaneError, type LaneEvent, type LimaOptions } from "@agent-lane/provider-lima";
+      `import { createLane, lima, LaneError, type CopyInOptions, type CopyProgress, type LaneEvent, type LimaOptions } from "@agent-lane/provider-lima";
 import { createSandbox, type SandboxProvider } from "@ai-hero/sandcastle";
 const options: LimaOptions = { cpus: 2, network: "none", onEvent: (e: LaneEvent) => { if (e.type === "close-failed") e.error.cure.trim(); else if (e.type === "booting") e.timeMs.toFixed(); } };
 const provider: SandboxProvider = lima(options);
 export const sandbox = () => createSandbox({ branch: "b", sandbox: lima({ memoryGiB: undefined }) });
 export const code = (e: unknown): string => (e instanceof LaneError && e.code === "BUSY" ? e.cure : String(provider));
+export const copies = async (signal: AbortSignal, options: CopyInOptions = {}) => {
+  const lane = await createLane();
+  const { bytes, changedPath } = await lane.copyIn("a", "/a", { ...options, ignore: ["x"] as const, signal });
+  const onProgress = ({ totalBytes = 0 }: CopyProgress) => void totalBytes.toFixed();
+  const { skipped } = await lane.copyOut("/d", "d", { maxBytes: undefined, executables: true, onProgress });
+  // @ts-expect-error a number of bytes
+  await lane.copyFileOut("/a", "a", { maxBytes: "1 GiB" });
+  return [bytes, skipped, changedPath?.length];
+};
 // @ts-expect-error an unknown option
 lima({ cpu: 2 });
 // @ts-expect-error a wrong value

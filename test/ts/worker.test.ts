@@ -31,10 +31,15 @@ describe("two workers with a lane each", () => {
       "copying out",
       `create({ maxCopyOutBytes: 2 ** 30 }).then((lane) => { setTimeout(say, 300, "at"); return lane.copyFileOut(workerData.options.worktreePath + "/big", workerData.options.worktreePath + "/out/back"); })`,
     ],
+    [
+      "copying a directory out",
+      `import(workerData.url).then(({ createLane }) => createLane({ ...workerData.options, maxCopyOutBytes: 2 ** 30 })).then((lane) => { setTimeout(say, 300, "at"); return lane.copyOut(workerData.options.worktreePath + "/dir", workerData.options.worktreePath + "/out/dir"); })`,
+    ],
   ])("one is terminated while %s: its lane goes, the other's stays", async (_what, work) => {
     const r = await s.run(`${KIT}
       import { mkdirSync, rmSync, truncateSync, writeFileSync } from "node:fs";
       writeFileSync(WT + "/big", ""); truncateSync(WT + "/big", 900e6); mkdirSync(WT + "/out", { recursive: true });
+      mkdirSync(WT + "/dir", { recursive: true }); writeFileSync(WT + "/dir/big", ""); truncateSync(WT + "/dir/big", 900e6);
       const other = new Thread(\`
         const lane = await create();
         say("ready");
@@ -53,7 +58,7 @@ describe("two workers with a lane each", () => {
       report("code", await other.ended);
       report("other", other.heard.at(-1));
       report("none left", await until(() => lanes().length === 0));
-      for (const f of ["big", "go", "there", "out"]) rmSync(WT + "/" + f, { force: true, recursive: true });`);
+      for (const f of ["big", "dir", "go", "there", "out"]) rmSync(WT + "/" + f, { force: true, recursive: true });`);
     expect(r.err).toBe("");
     expect(r.said).toMatchObject({
       soon: true,
