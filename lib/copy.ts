@@ -15,7 +15,7 @@ export interface CopyProgress {
   readonly bytes: number;
   /** Files, directories and links so far. */
   readonly files: number;
-  /** Bytes in all, where that is known: for a single file that goes in. */
+  /** Bytes in all, where that is known: of what goes in, unless it takes long to count. */
   readonly totalBytes?: number;
 }
 
@@ -31,7 +31,10 @@ export interface CopyOptions {
 }
 
 export interface CopyInOptions extends CopyOptions {
-  /** What to leave out of a directory: up to 1024 patterns as in a .gitignore that lies in it. Default: none. */
+  /**
+   * What to leave out of a directory: up to 1024 patterns, as in a .gitignore that lies in it (`node_modules`, `/build/`,
+   * `*.log`, `!keep.log`). Default: none.
+   */
   readonly ignore?: readonly string[] | undefined;
 }
 

@@ -130,7 +130,7 @@ it("puts files and directories where cp would", async () => {
     mkdirSync(W + "/dir");
     report("inside", await cp("f", lane.name + ":dir"));
     report("slash", await cp("f", ":made/"));
-    report("dir as", await cp("d", ":copy"));
+    report("dir as", await cp("--ignore", "*.log", "--ignore=/none", "d", ":copy"));
     report("dir inside", await cp("d/", ":dir"));
     report("contents", await cp("d/.", ":dir"));
     report("absolute", await cp("./x:y", lane.name + ":" + W + "/abs/"));
@@ -144,7 +144,7 @@ it("puts files and directories where cp would", async () => {
     report("no lane", await cp("f", "agent-lane-00000000-00000000:"));`);
   for (const name of ["file", "as", "inside", "slash", "dir as", "dir inside", "contents", "absolute", "dash"]) expect(said[name]).toEqual(QUIET);
   expect(said["tree"]).toBe(
-    "-dash abs abs/x:y copy copy/a copy/skip.log copy/sub copy/sub/b dir dir/a dir/d dir/d/a dir/d/skip.log dir/d/sub dir/d/sub/b dir/f dir/skip.log dir/sub dir/sub/b f made made/f new new/deep new/deep/g",
+    "-dash abs abs/x:y copy copy/a copy/sub copy/sub/b dir dir/a dir/d dir/d/a dir/d/skip.log dir/d/sub dir/d/sub/b dir/f dir/skip.log dir/sub dir/sub/b f made made/f new new/deep new/deep/g",
   );
   expect(said["text"]).toBe("file");
   expect(said["dot"]).toBe(0);

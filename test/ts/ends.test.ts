@@ -10,20 +10,22 @@ vi.setConfig({ testTimeout: 60_000 });
 const stage = stages();
 let s: Stage;
 beforeAll(() => {
-  s = stage();
+  s = stage({ guest: "agent" });
 });
 
 describe("the process ends", () => {
   const event = (type: string): string => `create({ onEvent: (e) => { if (e.type === "${type}") end(); } })`;
   const during = (call: string): string =>
-    `create({ maxCopyOutBytes: 2 ** 30 }).then((lane) => { setTimeout(end, 200); return lane.${call}; }).then(() => report("it ended by itself"))`;
+    `create().then((lane) => { setTimeout(end, 200); return lane.${call}; }).then(() => report("it ended by itself"))`;
+  const copying = (call: string): string =>
+    `createLane({ ...OPTIONS, maxCopyOutBytes: 2 ** 30 }).then((lane) => { const o = { onProgress: end }; return lane.${call}; }).then(() => report("it ended by itself"))`;
   const stages: [string, string][] = [
     ...["queued", "creating", "booting", "connecting", "ready"].map((type): [string, string] => [type, event(type)]),
     ["with a command running", during(`exec("sleep 100")`)],
     ["with lines coming", during(`exec("while :; do echo x; done", { onLine() {} })`)],
     ["inside onLine", `create().then((lane) => lane.exec("echo x; sleep 100", { onLine() { queueMicrotask(end); } }))`],
-    ["copying in", during(`copyIn(WT + "/big", WT + "/there")`)],
-    ["copying out", during(`copyFileOut(WT + "/big", WT + "/out/back")`)],
+    ["copying in", copying(`copyIn(WT + "/big", WT + "/there", o)`)],
+    ["copying out", copying(`copyFileOut(WT + "/big", WT + "/out/back", o)`)],
     ["closing", `create().then((lane) => { const done = lane.close(); setImmediate(end); return done; })`],
   ];
   const ends: [string, string, number][] = [
@@ -34,8 +36,9 @@ describe("the process ends", () => {
   describe.each(ends)("by %s", (_how, end, status) => {
     it.each(stages)("%s: nothing is left", async (_at, work) => {
       const r = await s.run(`
-        import { mkdirSync, truncateSync, writeFileSync } from "node:fs";
-        writeFileSync(WT + "/big", ""); truncateSync(WT + "/big", 900e6); mkdirSync(WT + "/out", { recursive: true });
+        import { mkdirSync, writeFileSync } from "node:fs";
+        const { createLane } = await import(PACKAGE);
+        writeFileSync(WT + "/big", Buffer.alloc(400e6, "x")); mkdirSync(WT + "/out", { recursive: true });
         let ended = false;
         const end = () => { if (!ended) { ended = true; report("end"); ${end}; } };
         ${work}.catch(() => undefined);`);

@@ -127,11 +127,13 @@ describe.each([
       report("some", told.length >= 2);
       report("rising", told.every((p, i) => i === 0 || p.bytes >= told[i - 1].bytes));
       report("within", told.every((p) => p.bytes <= result.bytes && p.files <= result.files && (p.totalBytes ?? result.bytes) === result.bytes));
+      report("known", told.at(-1).totalBytes);
       report("rate", Math.max(...told.map((p) => told.filter((q) => q.at >= p.at && q.at < p.at + 1000).length)) <= 10);
       report("late", told.some((p) => p.late));
       await lane.close();`);
     const bytes = 400 * 2 ** 20;
-    expect(said).toEqual({ bytes, some: true, rising: true, within: true, rate: true, late: false });
+    const known = name === "copyIn" ? bytes : null;
+    expect(said).toEqual({ bytes, some: true, rising: true, within: true, known, rate: true, late: false });
   });
 
   it("piles nothing up for a thread that is busy", async () => {

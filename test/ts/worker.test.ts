@@ -11,8 +11,19 @@ vi.setConfig({ testTimeout: 60_000 });
 const stage = stages();
 let s: Stage;
 beforeAll(() => {
-  s = stage();
+  s = stage({ guest: "agent" });
 });
+
+/** A copy that says "at" when it is under way. */
+function copying(call: string): string {
+  return `(async () => {
+    const { createLane } = await import(workerData.url), W = workerData.options.worktreePath;
+    const lane = await createLane({ ...workerData.options, maxCopyOutBytes: 2 ** 30 });
+    let once = false;
+    const o = { onProgress() { if (!once) say("at"); once = true; } };
+    return lane.${call};
+  })()`;
+}
 
 describe("two workers with a lane each", () => {
   it.each([
@@ -23,23 +34,14 @@ describe("two workers with a lane each", () => {
       "running a command",
       `create().then((lane) => { setTimeout(say, 300, "at"); return lane.exec("while :; do echo x; done", { onLine() {} }); })`,
     ],
-    [
-      "copying in",
-      `create().then((lane) => { setTimeout(say, 300, "at"); return lane.copyIn(workerData.options.worktreePath + "/big", workerData.options.worktreePath + "/there"); })`,
-    ],
-    [
-      "copying out",
-      `create({ maxCopyOutBytes: 2 ** 30 }).then((lane) => { setTimeout(say, 300, "at"); return lane.copyFileOut(workerData.options.worktreePath + "/big", workerData.options.worktreePath + "/out/back"); })`,
-    ],
-    [
-      "copying a directory out",
-      `import(workerData.url).then(({ createLane }) => createLane({ ...workerData.options, maxCopyOutBytes: 2 ** 30 })).then((lane) => { setTimeout(say, 300, "at"); return lane.copyOut(workerData.options.worktreePath + "/dir", workerData.options.worktreePath + "/out/dir"); })`,
-    ],
+    ["copying in", copying(`copyIn(W + "/big", W + "/there", o)`)],
+    ["copying out", copying(`copyFileOut(W + "/big", W + "/out/back", o)`)],
+    ["copying a directory out", copying(`copyOut(W + "/dir", W + "/out/dir", o)`)],
   ])("one is terminated while %s: its lane goes, the other's stays", async (_what, work) => {
     const r = await s.run(`${KIT}
-      import { mkdirSync, rmSync, truncateSync, writeFileSync } from "node:fs";
-      writeFileSync(WT + "/big", ""); truncateSync(WT + "/big", 900e6); mkdirSync(WT + "/out", { recursive: true });
-      mkdirSync(WT + "/dir", { recursive: true }); writeFileSync(WT + "/dir/big", ""); truncateSync(WT + "/dir/big", 900e6);
+      import { linkSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
+      for (const d of ["/out", "/dir"]) mkdirSync(WT + d, { recursive: true });
+      writeFileSync(WT + "/big", Buffer.alloc(400e6, "x")); linkSync(WT + "/big", WT + "/dir/big");
       const other = new Thread(\`
         const lane = await create();
         say("ready");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lane agent's side of the channel in JavaScript, written from docs/PROTOCOL.md: commands run on this machine, as
-// this user.
+// this user. It copies nothing.
 import { spawn } from "node:child_process";
 import { createHmac, randomBytes } from "node:crypto";
-import { createReadStream, fstatSync, openSync, statSync } from "node:fs";
+import { statSync } from "node:fs";
 
 const F = {
   HELLO: 1,
@@ -15,7 +15,6 @@ const F = {
   PONG: 8,
   CLOCK: 9,
   EXEC: 16,
-  READ: 17,
   DATA: 20,
   END: 21,
   CREDIT: 22,
@@ -100,8 +99,6 @@ class Guest {
         return this.send(0, F.PONG, 0, p);
       case F.EXEC:
         return this.exec(stream, flags, p);
-      case F.READ:
-        return this.read(stream, tlvs(p).path);
       case F.DATA:
         return s?.input(p);
       case F.END:
@@ -298,26 +295,6 @@ class Guest {
     for (let i = 0; i < count; i += 1000) this.queue.push(thousand);
     for (const sub of [1, 2]) this.send(stream, F.END, sub);
     this.exit(stream, 0, 0);
-  }
-
-  read(stream, path) {
-    let fd;
-    try {
-      fd = openSync(path);
-    } catch (e) {
-      return this.exit(stream, 2, e.errno ? -e.errno : 5, 0, e.code);
-    }
-    const { size } = fstatSync(fd);
-    const source = createReadStream(null, { fd });
-    const outlet = this.outlet(stream, 1, source, () => this.exit(stream, 0, 0, size));
-    this.streams.set(stream, {
-      pump: () => outlet.pump(),
-      credit: (_sub, n) => {
-        outlet.window += n;
-        outlet.pump();
-      },
-      kill: () => source.destroy(),
-    });
   }
 }
 
