@@ -74,7 +74,7 @@ export interface LimaOptions {
    */
   readonly env?: Readonly<Record<string, string>> | undefined;
   /**
-   * Absolute host directory below which `copyFileOut` may write. Default: the nearest ancestor of the target with
+   * Absolute host directory below which `copyFileOut` and `copyOut` may write. Default: the nearest ancestor of the target with
    * `.git`, else its deepest existing parent.
    */
   readonly copyOutRoot?: string | undefined;
@@ -216,7 +216,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     "environment of every command; Sandcastle's variables win; never on a command line, never on a disk",
     { dflt: "`{}`" },
   ),
-  spec("copyOutRoot", is.hostPath, undefined, "host directory below which `copyFileOut` may write", {
+  spec("copyOutRoot", is.hostPath, undefined, "host directory below which copies out may write", {
     dflt: "nearest ancestor of the target with `.git`, else its deepest existing parent",
   }),
   spec("onEvent", is.func, undefined, "told about the lane's life", { dflt: "none" }),

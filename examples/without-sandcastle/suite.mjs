@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A test suite in a lane, without Sandcastle: copy the tree in, follow its output, talk to a service, take the report
 // home.
+import { rm } from "node:fs/promises";
 import { resolve } from "node:path";
 import { createLane } from "@agent-lane/provider-lima";
 
 // README: from here
 const lane = await createLane({ cpus: 2, memoryGiB: 2, network: "none", queueTimeoutSeconds: 600 });
 try {
-  await lane.copyIn("./suite", lane.worktreePath);
+  await lane.copyIn("./suite", lane.worktreePath, { ignore: ["*.log"] });
 
   // One command, its whole output.
   const { stdout, exitCode } = await lane.exec("uname -s; ls");
@@ -29,7 +30,11 @@ try {
     console.log(error.code, error.exitCode, error.stderr.trim());
   }
 
+  // Home with it: a file takes the place of an older one, a directory wants a place where nothing is.
   await lane.copyFileOut(`${lane.worktreePath}/report.txt`, resolve("out/report.txt"));
+  await rm("out/results", { recursive: true, force: true });
+  const { files, bytes } = await lane.copyOut(`${lane.worktreePath}/results`, resolve("out/results"));
+  console.log("results:", files, "files of", bytes, "bytes");
 } finally {
   await lane.close();
 }

@@ -22,6 +22,7 @@ it("runs", async () => {
   if (process.getuid?.() === 0) chownSync(join(s.dir, "tree", "out"), 65534, 65534);
   const code = body.replace("network: \"none\", ", "").replace("createLane({", "createLane({ ...OPTIONS,");
   const r = await s.run(`
+    import { rm } from "node:fs/promises";
     import { resolve } from "node:path";
     const { createLane } = await import(PACKAGE);
     process.chdir(${JSON.stringify(join(s.dir, "tree"))});
@@ -36,7 +37,9 @@ it("runs", async () => {
     "suite: 1 ok",
     "suite: 2 not ok",
     "COMMAND_FAILED 1 one failed",
+    "results: 2 files of 10 bytes",
   ]);
+  expect(readFileSync(join(s.dir, "tree", "out", "results", "2"), "utf8")).toBe("not ok\n");
   expect(readFileSync(join(s.dir, "tree", "out", "report.txt"), "utf8")).toBe("all of it\n");
   expect(s.left()).toEqual([]);
 });

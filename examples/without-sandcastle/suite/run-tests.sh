@@ -1,2 +1,3 @@
-# A suite for the example: one test that passes, one that fails, and a report.
-echo 1 ok; echo 2 not ok; echo all of it >report.txt; echo one failed >&2; exit 1
+# A suite for the example: one test that passes, one that fails, a report and results.
+mkdir -p results; echo ok >results/1; echo not ok >results/2; echo all of it >report.txt
+echo 1 ok; echo 2 not ok; echo one failed >&2; exit 1
