@@ -4,6 +4,7 @@
 #include "frame.h"
 #include "oom_test.h"
 #include "registry.h"
+#include <dirent.h>
 #include <malloc.h>
 
 /* ---- requests without a lane ---- */
@@ -139,11 +140,20 @@ call_exec(void *data) {
   return 0;
 }
 
+/* With progress, of which the first is told at once. */
+static al_val_t *
+copy_params(const char *host, const char *guest) {
+  al_val_t *p = stage_map("hostPath", al_test_path(stage.dir, host), "guestPath", al_test_path(stage.dir, guest), NULL);
+  if (p && al_val_set(p, "progress", al_val_bool(true))) {
+    al_val_free(p);
+    p = NULL;
+  }
+  return p;
+}
+
 static int
 call_copy_in(void *data) {
-  const char *to = strchr(data, '/') ? "work/file" : "work/tree";
-  return stage_ask("copyIn",
-    stage_map("hostPath", al_test_path(stage.dir, data), "guestPath", al_test_path(stage.dir, to), NULL))->err.code;
+  return stage_ask("copyIn", copy_params(data, strchr(data, '/') ? "work/file" : "work/tree"))->err.code;
 }
 
 static int
@@ -151,13 +161,34 @@ call_copy_out(void *data) {
   struct stat st;
   (void) data;
   unlink(al_test_path(stage.dir, "out/file"));
-  int rc = stage_ask("copyOut",
-    stage_map("hostPath", al_test_path(stage.dir, "out/file"), "guestPath", al_test_path(stage.dir, "image/disk.qcow2"),
-      NULL))->err.code;
+  int rc = stage_ask("copyOut", copy_params("out/file", "image/disk.qcow2"))->err.code;
   bool there = stat(al_test_path(stage.dir, "out/file"), &st) == 0;
   /* Whole or not at all: an answer that could not be given is the only way to have both. */
   if (!rc || there) assert_true(there && st.st_size == DISK_SIZE);
   static const char *const known[] = {"file", NULL};
+  assert_int_equal(stage_count(al_test_path(stage.dir, "out"), known, NULL, 0), 0);
+  return rc;
+}
+
+/* A directory of files; without an allocation that would count. */
+static void
+remove_flat(const char *dir) {
+  DIR *d = opendir(dir);
+  for (struct dirent *e; d && (e = readdir(d));) unlinkat(dirfd(d), e->d_name, 0);
+  if (d) closedir(d);
+  rmdir(dir);
+}
+
+static int
+call_copy_tree_out(void *data) {
+  struct stat st;
+  (void) data;
+  remove_flat(al_test_path(stage.dir, "out/tree"));
+  int rc = stage_ask("copyTreeOut", copy_params("out/tree", "image"))->err.code;
+  bool there = stat(al_test_path(stage.dir, "out/tree"), &st) == 0;
+  bool whole = stat(al_test_path(stage.dir, "out/tree/disk.qcow2"), &st) == 0 && st.st_size == DISK_SIZE;
+  if (!rc || there) assert_true(there && whole);
+  static const char *const known[] = {"file", "tree", NULL};
   assert_int_equal(stage_count(al_test_path(stage.dir, "out"), known, NULL, 0), 0);
   return rc;
 }
@@ -230,9 +261,9 @@ static void
 test_oom_in_calls(void **state) {
   (void) state;
   call_t calls[] = {{call_exec, "whole"}, {call_exec, "lines"}, {call_exec, "stream"}, {call_copy_in, "image"},
-    {call_copy_in, "image/disk.qcow2"}, {call_copy_out, NULL}, {call_ping, NULL}, {call_write, NULL}};
+    {call_copy_in, "image/disk.qcow2"}, {call_copy_out, NULL}, {call_copy_tree_out, NULL}, {call_ping, NULL}, {call_write, NULL}};
   static const char *const names[] = {"exec whole", "exec lines", "exec stream", "copy in a tree", "copy in a file",
-    "copy out", "ping", "write"};
+    "copy out", "copy out a tree", "ping", "write"};
   stage_make();
   int fds = stage_fds();
   oom_begin(); /* from here on every block counts, since the lane stays */
