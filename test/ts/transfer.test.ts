@@ -72,7 +72,7 @@ describe("what is copied", () => {
       report("x asked", [x("/x/a"), x("/x/sub/b")]);
       const code = (o, from = "/tree", to = "/no") => refused(() => lane.copyOut(GUEST + from, HOST + to, o)).then((r) => r[0]);
       report("codes", [await code({ maxBytes: 7 }), await code({ maxEntries: 4 }), await code({ maxDepth: 1 }), await code({}, "/tree", "/x"),
-        await code({}, "/tree/a"), await code({}, "/none"), await code({}, "/tree", "/../outside"), await code({}, "/tree", "/.git")]);
+        await code({}, "/tree/a"), await code({}, "/none"), await code({}, "/tree/sub/in"), await code({}, "/tree", "/../outside"), await code({}, "/tree", "/.git")]);
       report("left", [names("").includes("no"), left()]);
       await lane.close();`);
     expect(said["result"]).toMatchObject({ files: 5, changed: 0, skipped: 1, skippedPath: "out" });
@@ -87,6 +87,7 @@ describe("what is copied", () => {
       "HOST_PATH_EXISTS",
       "NOT_A_DIRECTORY",
       "GUEST_FILE_MISSING",
+      "IS_LINK",
       "HOST_PATH_REFUSED",
       "HOST_PATH_GIT",
     ]);
