@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of copying directories out, against the real lane agent on this machine: what is kept, refused, left behind. */
 #include "xfer_test.h"
+#include <ftw.h>
 
 /* Type, mode, time, size, link and content of everything in `dir`, into `out`. */
 static void
@@ -126,6 +127,239 @@ test_xfer_tree_keeps_to_its_limits(void **state) {
   rig_end(&r);
 }
 
+/* Files that change while they are read are cut or filled up, and counted. */
+static void
+test_xfer_tree_tells_what_changed(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "mkdir g && head -c 30000000 /dev/urandom > g/a && cp g/a g/b && touch g/c");
+  begin_tree(&r, path(&r, "g"), path(&r, "t"), NULL, &o);
+  wait_for_leftover(&r, &o);
+  kill(r.agent, SIGSTOP); /* in the middle of the first of the two */
+  sh(&r, "cp g/a all && truncate -s 10 g/a && truncate -s 10 g/b");
+  kill(r.agent, SIGCONT);
+  rig_wait(&r, &o.done, 20000);
+  assert_ok(&o);
+  assert_true(o.stats.changed >= 1);
+  sh(&r, "test -f t/c && for f in t/a t/b; do test $(stat -c %%s $f) = 10 -o $(stat -c %%s $f) = 30000000; done");
+  sh(&r, "rm -rf t && cp all g/a && cp all g/b");
+  begin_tree(&r, path(&r, "g"), path(&r, "t"), NULL, &o);
+  wait_for_leftover(&r, &o);
+  kill(r.agent, SIGSTOP);
+  sh(&r, "echo more >> g/a && echo more >> g/b");
+  kill(r.agent, SIGCONT);
+  rig_wait(&r, &o.done, 20000);
+  assert_ok(&o);
+  assert_true(o.stats.changed >= 1);
+  sh(&r, "cmp -s t/a all || { head -c 30000000 g/a | cmp - all && cmp g/a t/a; }");
+  rig_end(&r);
+}
+
+static void
+test_xfer_tree_cancel_leaves_nothing(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "printf old > target && mkdir -p g/d && for i in 1 2 3 4 5; do head -c 30000000 /dev/zero > g/d/$i; done");
+  cancel_half_way(&r, begin_tree(&r, path(&r, "g"), path(&r, "t"), NULL, &o), &o);
+  sh(&r, "test ! -e t");
+  begin_tree(&r, path(&r, "g"), path(&r, "t"), NULL, &o);
+  wait_for_leftover(&r, &o);
+  al_chan_close(r.chan, NULL);
+  rig_wait(&r, &o.done, 10000);
+  assert_true(o.err.code != 0);
+  sh(&r, "test ! -e t");
+  assert_int_equal(leftovers(r.dir), 0);
+  rig_wait(&r, &r.closed, 10000);
+  rig_end(&r);
+}
+
+typedef struct pair_s {
+  int dir; /* of both names, whatever it is called meanwhile */
+  const char *a, *b;
+} pair_t;
+
+/* Exchanges names all the time. */
+static pid_t
+start_racer(const pair_t *pairs, int n) {
+  pid_t racer = al_test_fork();
+  for (int i = 0; racer == 0; i++) {
+    renameat2(pairs[i % n].dir, pairs[i % n].a, pairs[i % n].dir, pairs[i % n].b, RENAME_EXCHANGE);
+    if (i % 1000 == 0 && getppid() == 1) _exit(0);
+  }
+  return racer;
+}
+
+static int
+open_dir(const char *p) {
+  int fd = open(p, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  assert_true(fd >= 0);
+  return fd;
+}
+
+static void
+stop_racer(pid_t racer) {
+  kill(racer, SIGKILL);
+  waitpid(racer, NULL, 0);
+}
+
+/* Directories, and files that say "good"; no link. */
+static int
+check_and_remove(const char *p, const struct stat *st, int kind, struct FTW *at) {
+  char text[16];
+  (void) at;
+  if (kind == FTW_DP) return rmdir(p);
+  if (!S_ISREG(st->st_mode)) return 1;
+  read_file(p, text, sizeof text);
+  return strcmp(text, "good") == 0 ? unlink(p) : 2;
+}
+
+/* In the guest: files, directories and links to elsewhere change places. What is outside never comes. */
+static void
+test_xfer_tree_guest_race_follows_no_link(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  int done = 0, links = 0;
+  sh(&r, "mkdir -p g/d/e other/e && printf good > g/d/f && printf good > g/d/e/f && printf secret > other/f && printf secret > other/e/f"
+         " && ln -s ../../other/f g/d/l && ln -s ../other g/l && ln -s ../../other/e g/d/m && mkfifo -m 666 other/fifo");
+  const pair_t pairs[] = { { open_dir(path(&r, "g/d")), "f", "l" }, { open_dir(path(&r, "g/d")), "e", "m" },
+    { open_dir(path(&r, "g")), "d", "l" } };
+  pid_t racer = start_racer(pairs, 3);
+  for (int i = 0; i < 1000; i++) {
+    copy_tree(&r, path(&r, "g"), path(&r, "t"), NULL, &o);
+    /* An entry may be seen under both names, or as many things one after another. */
+    if (o.err.code != AL_ECOPY_OUT_FAILED && o.err.code != AL_ETREE_REFUSED) assert_ok(&o);
+    if (o.err.code) continue;
+    done++;
+    links += o.stats.skipped > 0;
+    assert_int_equal(nftw(path(&r, "t"), check_and_remove, 8, FTW_PHYS | FTW_DEPTH), 0);
+  }
+  stop_racer(racer);
+  for (int i = 0; i < 3; i++) close(pairs[i].dir);
+  print_message("%d copied of 1000, %d of them without links that lead out\n", done, links);
+  assert_true(done > 0 && links > 0);
+  assert_int_equal(leftovers(r.dir), 0);
+  rig_end(&r);
+}
+
+/* On the host: the target's parent changes places with a link that leads out. */
+static void
+test_xfer_tree_host_race_writes_nothing_outside(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  int done = 0, refused = 0;
+  sh(&r, "mkdir -p g/a/b wt/.git wt/d outside && printf x > g/a/b/f && printf y > g/f && ln -s ../outside wt/l");
+  const pair_t pair = { open_dir(path(&r, "wt")), "d", "l" };
+  pid_t racer = start_racer(&pair, 1);
+  for (int i = 0; i < 500; i++) {
+    char to[64];
+    snprintf(to, sizeof to, "wt/d/t%d", i);
+    copy_tree(&r, path(&r, "g"), path(&r, to), NULL, &o);
+    if (!o.err.code) done++;
+    else if (o.err.code == AL_EHOST_PATH_LINK) refused++;
+  }
+  stop_racer(racer);
+  close(pair.dir);
+  assert_true(done > 0 && refused > 0);
+  sh(&r, "test -z \"$(ls -A outside)\" && test $(ls -d wt/[dl]/t* | wc -l) = %d", done);
+  sh(&r, "for t in wt/[dl]/t*; do diff -r g $t || exit 1; done");
+  assert_int_equal(leftovers(path(&r, "wt/d")) + leftovers(path(&r, "wt/l")), 0);
+  print_message("%d put in place, %d refused of 500\n", done, refused);
+  rig_end(&r);
+}
+
+static bool
+mounted(const rig_t *r, const char *options) {
+  if (geteuid() != 0) return false;
+  sh(r, "rm -f nomount; mkdir -p small && mount -t tmpfs -o %s tmpfs small 2>/dev/null || touch nomount", options);
+  return access(path(r, "nomount"), F_OK) != 0;
+}
+
+static void
+test_xfer_tree_disk_failure_leaves_nothing(void **state) {
+  (void) state;
+  START(r);
+  outcome_t bytes, inodes, fits, read_only;
+  if (!mounted(&r, "size=1m")) {
+    rig_end(&r);
+    skip();
+  }
+  sh(&r, "mkdir -p g/d many few && printf f > few/f && head -c 5000000 /dev/zero > g/d/big && for i in $(seq 500); do : > many/$i; done && mkdir small/old");
+  copy_tree(&r, path(&r, "g"), path(&r, "small/old"), NULL, &bytes);
+  int left = leftovers(path(&r, "small"));
+  sh(&r, "test -z \"$(ls -A small/old)\" && umount small");
+  assert_true(mounted(&r, "nr_inodes=100"));
+  copy_tree(&r, path(&r, "many"), path(&r, "small/t"), NULL, &inodes);
+  left += leftovers(path(&r, "small"));
+  sh(&r, "test -z \"$(ls -A small)\"");
+  copy_tree(&r, path(&r, "few"), path(&r, "small/t"), NULL, &fits);
+  sh(&r, "test -f small/t/f && mount -o remount,ro small");
+  copy_tree(&r, path(&r, "few"), path(&r, "small/u"), NULL, &read_only);
+  sh(&r, "umount small");
+  assert_fails(&bytes, AL_EHOST_DISK_FULL, "d/big");
+  assert_fails(&inodes, AL_EHOST_DISK_FULL, NULL);
+  assert_ok(&fits);
+  assert_fails(&read_only, AL_ECOPY_OUT_FAILED, "Read-only");
+  assert_int_equal(left, 0);
+  rig_end(&r);
+}
+
+/* A process of its own copies a directory and takes it away, again and again. */
+static void
+copy_for_ever(const char *dir, int ready) {
+  rig_t r;
+  outcome_t o;
+  char from[512], to[512], away[512];
+  if (!rig_agent_start(&r)) _exit(3);
+  al_test_dir_remove(r.dir);
+  close(ready);
+  snprintf(from, sizeof from, "%s/g", dir);
+  snprintf(to, sizeof to, "%s/target/t", dir);
+  for (int i = 0;; i++) {
+    copy_tree(&r, from, to, NULL, &o);
+    snprintf(away, sizeof away, "%s/away/%d-%d", dir, getpid(), i);
+    if (o.err.code || rename(to, away) != 0) _exit(4);
+  }
+}
+
+static void
+test_xfer_tree_killed_at_any_moment(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  int found = 0, whole = 0;
+  unsigned seed = 11;
+  sh(&r, "mkdir target away g && cd g && for i in $(seq 20); do mkdir -p d$i/e && head -c 50000 /dev/urandom > d$i/e/f && ln -s e d$i/l; done");
+  for (int i = 0; i < 50; i++) {
+    int status, ready[2];
+    char byte;
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+    pid_t pid = al_test_fork();
+    if (pid == 0) copy_for_ever(r.dir, ready[1]);
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 0);
+    close(ready[0]);
+    usleep((useconds_t) (rand_r(&seed) % 40000));
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    assert_true(WIFSIGNALED(status));
+    found += leftovers(path(&r, "target"));
+    sh(&r, "test ! -e target/t || diff -r g target/t");
+    whole += access(path(&r, "target/t"), F_OK) == 0;
+    sh(&r, "rm -rf target/t away/*");
+    copy_tree(&r, path(&r, "g"), path(&r, "target/t"), NULL, &o);
+    assert_ok(&o);
+    assert_int_equal(leftovers(path(&r, "target")), 0);
+    sh(&r, "rm -rf target/t");
+  }
+  print_message("50 kills: %d temporary directories found and removed, %d whole\n", found, whole);
+  assert_true(found > 0);
+  rig_end(&r);
+}
+
 int
 main(void) {
   const struct CMUnitTest tests[] = {
@@ -133,6 +367,12 @@ main(void) {
     cmocka_unit_test(test_xfer_tree_refuses_what_is_no_directory),
     cmocka_unit_test(test_xfer_tree_refuses_what_it_does_not_take),
     cmocka_unit_test(test_xfer_tree_keeps_to_its_limits),
+    cmocka_unit_test(test_xfer_tree_tells_what_changed),
+    cmocka_unit_test(test_xfer_tree_cancel_leaves_nothing),
+    cmocka_unit_test(test_xfer_tree_guest_race_follows_no_link),
+    cmocka_unit_test(test_xfer_tree_host_race_writes_nothing_outside),
+    cmocka_unit_test(test_xfer_tree_disk_failure_leaves_nothing),
+    cmocka_unit_test(test_xfer_tree_killed_at_any_moment),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
