@@ -98,6 +98,8 @@ al__pax_begin(al_pax_t *x, const char *path, const struct stat *st) {
   archive_entry_set_uid(e, 0);
   archive_entry_set_gid(e, 0);
   if (S_ISREG(st->st_mode)) archive_entry_set_perm(e, st->st_mode & 0777);
+  /* Before 1970 libarchive gets the fraction wrong, which it writes after the sign. */
+  if (st->st_mtime < 0) archive_entry_set_mtime(e, st->st_mtime, 0);
   archive_entry_unset_atime(e);
   archive_entry_unset_ctime(e);
   archive_entry_unset_birthtime(e);
@@ -128,7 +130,9 @@ al__pax_header(al_pax_t *x) {
   archive_entry_set_dev(x->entry, 0);
   archive_entry_set_ino64(x->entry, 0);
   archive_entry_set_nlink(x->entry, 1);
-  return checked(x, archive_write_header(x->a, x->entry) == ARCHIVE_OK);
+  /* The map of a sparse file is written with its first data, even with none; it must not come where data was read to. */
+  return checked(
+    x, archive_write_header(x->a, x->entry) == ARCHIVE_OK && archive_write_data(x->a, "", 0) == ARCHIVE_OK);
 }
 
 int

@@ -203,6 +203,7 @@ put_link(walk_t *w, int dir, const char *name, const struct stat *st) {
   target[n] = 0;
   al__pax_begin(&w->pax, archive_path(w), st);
   al__pax_symlink(&w->pax, target);
+  if (st->st_nlink > 1) (void) al__pax_linked(&w->pax); /* the header says it */
   return put_header(w);
 }
 

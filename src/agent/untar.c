@@ -307,11 +307,11 @@ hard(al_untar_t *u, al_untar_entry_t *e) {
 static int
 entry(al_untar_t *u, const uint8_t *block, const pax_t *x, al_untar_entry_t *e) {
   uint8_t h[BLOCK];
-  uint64_t mode, size, mtime;
+  uint64_t mode, size, mtime = 0;
   int r = 0;
   memcpy(h, block, sizeof(h));
   use(u, BLOCK);
-  if (!field(h + 100, 8, &mode) || !field(h + 124, 12, &size) || !field(h + 136, 12, &mtime))
+  if (!field(h + 100, 8, &mode) || !field(h + 124, 12, &size) || (!x->mtime && !field(h + 136, 12, &mtime)))
     return bad(u, "a number that is none");
   if (x->size) size = x->size_is;
   if (size > INT64_MAX / 2) return bad(u, "a file that is too large");
