@@ -406,6 +406,27 @@ test_xfer_out_removes_leftovers_and_nothing_else(void **state) {
   rig_end(&r);
 }
 
+/* A copy, or a directory, that is under way is nobody's leftover. */
+static void
+test_xfer_out_leaves_other_copies_alone(void **state) {
+  (void) state;
+  START(r);
+  outcome_t big, tree, o;
+  sh(&r, "mkdir t g && printf new > f && head -c 100000000 /dev/zero > g/big");
+  begin_out(&r, path(&r, "g/big"), path(&r, "t/big"), NULL, 0, &big);
+  begin_tree(&r, path(&r, "g"), path(&r, "t/tree"), NULL, &tree);
+  for (int i = 0; i < 2000 && leftovers(path(&r, "t")) < 2; i++) rig_idle(&r, 1);
+  assert_int_equal(leftovers(path(&r, "t")), 2);
+  copy_out(&r, path(&r, "f"), path(&r, "t/f"), NULL, 0, &o);
+  assert_ok(&o);
+  rig_wait(&r, &big.done, 60000);
+  rig_wait(&r, &tree.done, 60000);
+  assert_ok(&big);
+  assert_ok(&tree);
+  sh(&r, "cmp g/big t/big && cmp g/big t/tree/big");
+  rig_end(&r);
+}
+
 /* A process of its own copies one file, then another, to the same target, again and again. */
 static void
 copy_for_ever(const char *dir, int ready) {
@@ -507,6 +528,7 @@ main(void) {
     cmocka_unit_test(test_xfer_out_read_only_directory),
     cmocka_unit_test(test_xfer_out_root_is_known_by_what_it_is),
     cmocka_unit_test(test_xfer_out_removes_leftovers_and_nothing_else),
+    cmocka_unit_test(test_xfer_out_leaves_other_copies_alone),
     cmocka_unit_test(test_xfer_out_killed_at_any_moment),
     cmocka_unit_test(test_xfer_out_cancel_leaves_the_target),
     cmocka_unit_test(test_xfer_out_believes_no_length),
