@@ -33,6 +33,9 @@ const SYNONYMS: Readonly<Record<string, string>> = {
   environment: "env",
   workdir: "worktreePath",
   cwd: "worktreePath",
+  exclude: "ignore",
+  excludes: "ignore",
+  maxsize: "maxBytes",
 };
 
 /** The one of `names` that was probably meant, or undefined. */

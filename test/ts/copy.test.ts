@@ -73,6 +73,7 @@ describe("options", () => {
 
   it.each([
     ["copyIn", { ignored: [] }, /option of copyIn\(\) "ignored"; did you mean ignore\?/],
+    ["copyIn", { exclude: [] }, /did you mean ignore\?/],
     ["copyIn", { maxBytes: 5 }, /no option of copyIn\(\) "maxBytes"/],
     ["copyFileOut", { onprogress: () => 0 }, /did you mean onProgress\?/],
     ["copyFileOut", { ignore: [] }, /no option of copyFileOut\(\) "ignore"/],
@@ -155,10 +156,13 @@ describe.each(CALLS)("%s", (name, op, call) => {
   it("that never begins for a signal which has said so already is ABORTED", async () => {
     const engine = new FakeEngine();
     const lane = await laneOn(engine);
-    const error = await rejection(call(lane, { signal: AbortSignal.abort(new Error("no")) }));
+    const done = call(lane, { signal: AbortSignal.abort(new Error("no")) });
+    done.catch(() => undefined);
+    await tick();
+    expect(engine.count(op)).toBe(0);
+    const error = await rejection(done);
     expect(error).toMatchObject({ code: "ABORTED", lane: lane.name, message: `${name} was aborted by its signal` });
     expect((error.cause as Error).message).toBe("no");
-    expect(engine.count(op)).toBe(0);
   });
 
   it("that is aborted is cancelled, tells nothing more, and rejects when the core has cleaned up", async () => {

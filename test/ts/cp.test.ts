@@ -243,3 +243,17 @@ it("shows a bar on a terminal, and Ctrl-C ends it: status 130, nothing left on e
   }
   expect(said["owner"]).toBe("fine\n");
 });
+
+it("is ended by a signal while it still attaches", async () => {
+  const said = await run(`
+    put(HOST + "/f", "x");
+    const calls = () => readFileSync(OPTIONS.home + "/run/calls", "utf8").split("\\n").filter((l) => l.startsWith("shell")).length;
+    const before = calls();
+    const child = start("f", ":");
+    await until(() => "limactl shell", () => calls() > before);
+    child.kill("SIGINT");
+    report("ended", await child.ended);
+    report("owner", [(await lane.exec("echo fine")).stdout, await cp("f", ":"), existsSync(W + "/f")]);`);
+  expect(said["ended"]).toEqual([130, "", ""]);
+  expect(said["owner"]).toEqual(["fine\n", QUIET, true]);
+});
