@@ -241,6 +241,15 @@ al_pty_eof(const al_slot_t *s, uint8_t out[2]); /* what stands for the end of in
 void
 al_request_exec(al_slot_t *s, size_t index);
 
+/* pipes.c */
+/* The ends of ours and of the child's. 0 or -errno; what was made by then stays in the two tables. */
+int
+al_pipes_make(al_slot_t *s, al_spawn_t *sp, bool with_stdin);
+void
+al_pipes_ahead(void); /* while there is time: the next command then need not wait for its pipes */
+size_t
+al_pipes_kept(void); /* made and not taken yet */
+
 /* stream.c */
 void
 al_stream_frame(const al_frame_t *f);

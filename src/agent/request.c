@@ -127,24 +127,6 @@ fill_env(request_t *r, const al_user_t *u, bool root) {
   if (r->cwd == NULL || *r->cwd == 0) r->cwd = "/";
 }
 
-static int
-make_pipe(int *ours, int *theirs, int end) {
-  int fd[2];
-  if (pipe2(fd, O_CLOEXEC) != 0) return -errno;
-  *ours = fd[end];
-  *theirs = fd[!end];
-  return fcntl(*ours, F_SETFL, O_NONBLOCK) == 0 ? 0 : -errno; /* our end only: the command's must block */
-}
-
-static int
-make_pipes(al_slot_t *s, al_spawn_t *sp, bool with_stdin) {
-  int err = 0;
-  if (with_stdin) err = make_pipe(&s->fd[AL_SUB_STDIN], &sp->fd[AL_SUB_STDIN], 1);
-  if (err == 0) err = make_pipe(&s->fd[AL_SUB_STDOUT], &sp->fd[AL_SUB_STDOUT], 0);
-  if (err == 0) err = make_pipe(&s->fd[AL_SUB_STDERR], &sp->fd[AL_SUB_STDERR], 0);
-  return err;
-}
-
 static void
 refuse(al_slot_t *s, int err, const char *what) {
   char text[AL_FAIL_TEXT];
@@ -182,7 +164,7 @@ start(al_slot_t *s, size_t index, request_t *r, const al_user_t *u) {
   bool tty = r->flags & AL_EXEC_TTY, with_stdin = tty || r->flags & AL_EXEC_STDIN;
   const char *what = tty ? "terminal" : "pipe";
   if (r->size != 0 && s->rows == 0) al_pty_resize(s, (uint16_t) r->size, (uint16_t) (r->size >> 16));
-  int err = tty ? al_pty_open(s, &sp) : make_pipes(s, &sp, with_stdin);
+  int err = tty ? al_pty_open(s, &sp) : al_pipes_make(s, &sp, with_stdin);
   if (err == 0) {
     what = "cgroup";
     err = al_cgroup_take(&s->cgroup);

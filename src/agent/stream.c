@@ -328,5 +328,6 @@ al_stream_control(void) {
     if (s->state != AL_SLOT_DONE || !say_exit(s)) continue;
     (void) al_io_flush(); /* the host need not wait for the tidying; a broken channel is found by the next flush */
     release(s);
+    al_pipes_ahead();
   }
 }

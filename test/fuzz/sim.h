@@ -99,7 +99,7 @@ sim_agent_commands(void); /* lets each command do something */
 void
 sim_agent_stop(void); /* SIGTERM to the agent */
 unsigned
-sim_agent_held(void); /* descriptors that it holds */
+sim_agent_held(void); /* descriptors that it holds, without those of pipes made ahead */
 void
 sim_agent_counted(uint64_t *in, uint64_t *out); /* what counts for the pacing */
 

@@ -142,6 +142,7 @@ al_stop_eof(int code) {
 #undef openat
 #define openat sim_refuse_at
 #define parse request_parse
+#include "agent/pipes.c"
 #include "agent/request.c"
 #undef parse
 #include "agent/stream.c"
@@ -154,6 +155,7 @@ void
 sim_agent_reset(size_t room, void (*plan)(uint32_t key, sim_plan_t *out)) {
   for (size_t i = 0; i < al_agent.slots_high; i++) al_agent.slots[i].state = AL_SLOT_FREE;
   al_agent.slots_high = al_agent.last_id = 0;
+  ahead_len = 0;
   al_agent.local = al_agent.no_cgroup = true;
   al_agent.configured = al_agent.poweroff = false;
   al_agent.secret_path = "secret";
@@ -260,7 +262,7 @@ sim_agent_held(void) {
   for (size_t i = 0; i < pipes_high; i++) n += pipes[i].agent[0] + pipes[i].agent[1];
   for (size_t i = 0; i < files_high; i++) n += files[i].is_open;
   for (size_t i = 0; i < dirs_high; i++) n += dirs[i].is_open;
-  return n;
+  return n - 2 * (unsigned) al_pipes_kept();
 }
 
 void
