@@ -164,7 +164,6 @@ typedef struct al_target_s {
   al_place_t place;     /* with the error */
   int fd;               /* -1 = none */
   mode_t mode;          /* 0666 less the process's umask */
-  uint64_t bytes;
   char tmp[AL_TMP_NAME]; /* "" = there is no temporary file */
 } al_target_t;
 

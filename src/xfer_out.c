@@ -7,20 +7,18 @@
 #include <errno.h>
 #include <string.h>
 
-/* Disk work happens on a thread of the transfer's own, in the order it is posted: open, one job per chunk, commit, and
- * the clean-up last. A chunk's credit goes back to the guest when it has been written, so that at most a window is in
- * memory. */
+/* Disk work happens on a thread of the transfer's own, in the order it is posted: open, one job after another that
+ * writes what has come meanwhile, commit, and the clean-up last. Waking the thread for each frame would cost more than
+ * the copying. The credit of what is written goes back to the guest then, so that at most a window is in memory. */
 
-#define LINUX_ELOOP 40 /* the guest's numbers; the others in refused_by_guest are the same everywhere */
+#define LINUX_ELOOP 40 /* the guest's numbers; the others that are named here are the same everywhere */
 
 typedef struct xfer_out_s xfer_out_t;
 
-typedef struct chunk_s {
-  al_job_t job;
-  size_t len;
-  uint64_t bytes, entries; /* in all, when this has been taken */
-  uint8_t data[];
-} chunk_t;
+typedef struct block_s {
+  uint8_t *p;
+  size_t len, room;
+} block_t;
 
 /* What becomes of the bytes: a file or a tree. */
 typedef struct kind_s {
@@ -29,7 +27,7 @@ typedef struct kind_s {
   void (*init)(xfer_out_t *x, const al_xfer_limits_t *limits);
   /* on the thread */
   int (*open)(xfer_out_t *x);
-  int (*take)(xfer_out_t *x, chunk_t *k);
+  int (*take)(xfer_out_t *x); /* `now`; sets `bytes` and `entries` */
   int (*commit)(xfer_out_t *x);
   void (*clean)(xfer_out_t *x);
   /* on the loop */
@@ -43,10 +41,13 @@ struct xfer_out_s {
   const kind_t *kind;
   al_stream_t *s;    /* NULL after the end */
   al_worker_t *worker;
-  al_job_t open, commit, clean;
+  al_job_t open, take, commit, clean;
   unsigned jobs;     /* posted and not done, `clean` not counted */
-  bool opened;       /* `open` has been posted */
+  bool opened, taking; /* `open` has been posted; `take` is */
+  bool complete;     /* everything has come: `commit` is to be posted behind the last of it */
   bool closing;
+  block_t now, next; /* what is being written, the thread's while `taking`; what came since */
+  uint64_t bytes, entries; /* written so far; likewise */
   uv_loop_t *loop;
   uint64_t got;      /* bytes that came, of records too */
   uint64_t max, *left; /* of this call; of its lane, NULL = no bound */
@@ -63,6 +64,8 @@ destroy(xfer_out_t *x) {
   al_free(x->guest);
   al_free(x->host);
   al_free(x->root);
+  al_free(x->now.p);
+  al_free(x->next.p);
   al_free(x);
 }
 
@@ -126,10 +129,9 @@ run_commit(al_job_t *job) {
 }
 
 static int
-run_chunk(al_job_t *job) {
+run_take(al_job_t *job) {
   xfer_out_t *x = job->data;
-  chunk_t *k = (chunk_t *) job;
-  return x->place->err.code ? x->place->err.code : x->kind->take(x, k);
+  return x->place->err.code ? x->place->err.code : x->kind->take(x);
 }
 
 static void
@@ -147,26 +149,62 @@ on_committed(al_job_t *job, int status) {
 }
 
 static void
-on_chunk_done(al_job_t *job, int status) {
-  xfer_out_t *x = job->data;
-  chunk_t *k = (chunk_t *) job;
-  job_done(x, status);
-  if (x->s) al_stream_consumed(x->s, AL_SUB_STDOUT, k->len);
-  if (status == 0) {
-    x->base.stats.bytes = k->bytes;
-    x->base.stats.files = k->entries;
-  }
-  al_free(k);
-  if (x->s && !x->base.err.code) al__xfer_tell(&x->base, x->loop);
-  maybe_finish(x);
-}
-
-static void
 post_open(xfer_out_t *x) {
   if (x->opened) return;
   x->opened = true;
   x->jobs++;
   al_worker_post(x->worker, &x->open, run_open, on_step_done);
+}
+
+static void
+on_taken(al_job_t *job, int status);
+
+/* The next thing for the thread, when it has nothing of ours. */
+static void
+go_on(xfer_out_t *x) {
+  if (x->taking || x->base.err.code) return;
+  if (x->next.len > 0) {
+    block_t b = x->now;
+    x->now = x->next;
+    x->next = b;
+    x->next.len = 0;
+    x->taking = true;
+    x->jobs++;
+    al_worker_post(x->worker, &x->take, run_take, on_taken);
+  } else if (x->complete) {
+    x->complete = false;
+    x->jobs++;
+    al_worker_post(x->worker, &x->commit, run_commit, on_committed);
+  }
+}
+
+static void
+on_taken(al_job_t *job, int status) {
+  xfer_out_t *x = job->data;
+  x->taking = false;
+  job_done(x, status);
+  if (x->s) al_stream_consumed(x->s, AL_SUB_STDOUT, x->now.len);
+  if (status == 0) {
+    x->base.stats.bytes = x->bytes;
+    x->base.stats.files = x->entries;
+  }
+  go_on(x);
+  if (x->s && !x->base.err.code) al__xfer_tell(&x->base, x->loop);
+  maybe_finish(x);
+}
+
+static int
+append(block_t *b, const uint8_t *p, size_t n) {
+  if (n > b->room - b->len) {
+    size_t room = b->room * 2 > b->len + n ? b->room * 2 : b->len + n;
+    uint8_t *more = al_realloc(b->p, room);
+    if (!more) return -ENOMEM;
+    b->p = more;
+    b->room = room;
+  }
+  memcpy(b->p + b->len, p, n);
+  b->len += n;
+  return 0;
 }
 
 static void
@@ -188,17 +226,13 @@ on_data(al_stream_t *s, void *data, int sub, const uint8_t *p, size_t n) {
     return;
   }
   if (x->left) *x->left -= n;
-  chunk_t *k = al_malloc(sizeof *k + n);
-  if (!k) {
+  if (append(&x->next, p, n) < 0) {
     al_err_set(&err, AL_ENO_MEMORY, "out of memory while %s was received", x->guest);
     stop(x, &err);
     return;
   }
-  *k = (chunk_t){ .job = { .data = x }, .len = n };
-  memcpy(k->data, p, n);
   post_open(x);
-  x->jobs++;
-  al_worker_post(x->worker, &k->job, run_chunk, on_chunk_done);
+  go_on(x);
 }
 
 static void
@@ -231,8 +265,8 @@ on_exit(al_stream_t *s, void *data, const al_exit_t *e) {
       x->guest, (unsigned long long) e->length, (unsigned long long) got);
   } else {
     post_open(x);
-    x->jobs++;
-    al_worker_post(x->worker, &x->commit, run_commit, on_committed);
+    x->complete = true;
+    go_on(x);
   }
   maybe_finish(x);
 }
@@ -252,7 +286,7 @@ start(al_chan_t *c, const kind_t *kind, const char *guest_path, const char *host
   x->loop = al_chan_loop(c);
   x->max = limits && limits->max_bytes ? limits->max_bytes : AL_COPY_OUT_MAX;
   x->left = limits ? limits->left : NULL;
-  x->open.data = x->commit.data = x->clean.data = x;
+  x->open.data = x->take.data = x->commit.data = x->clean.data = x;
   kind->init(x, limits);
   x->guest = al_strdup(guest_path);
   x->host = al_strdup(host_path);
@@ -287,10 +321,9 @@ file_open(xfer_out_t *x) {
 }
 
 static int
-file_take(xfer_out_t *x, chunk_t *k) {
-  x->to.target.bytes += k->len;
-  k->bytes = x->to.target.bytes;
-  return al__target_write(&x->to.target, k->data, k->len);
+file_take(xfer_out_t *x) {
+  x->bytes += x->now.len;
+  return al__target_write(&x->to.target, x->now.p, x->now.len);
 }
 
 static int
@@ -363,11 +396,11 @@ tree_open(xfer_out_t *x) {
 }
 
 static int
-tree_take(xfer_out_t *x, chunk_t *k) {
+tree_take(xfer_out_t *x) {
   al_tree_out_t *t = &x->to.tree;
-  int r = al__tree_take(t, k->data, k->len);
-  k->bytes = t->parse.bytes;
-  k->entries = t->parse.entries;
+  int r = al__tree_take(t, x->now.p, x->now.len);
+  x->bytes = t->parse.bytes;
+  x->entries = t->parse.entries;
   return r;
 }
 
