@@ -7,7 +7,7 @@ import { mkdirSync, mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { lima } from "@agent-lane/provider-lima";
+import { createLane, lima } from "@agent-lane/provider-lima";
 
 /** Kind to the machine: two CPUs, little memory, no network unless the test is about it. */
 export const small = { cpus: 2, memoryGiB: 1.5, network: "none" };
@@ -18,8 +18,14 @@ export const provider = (options = {}) => lima({ ...small, ...options });
  * about that, so such a boot is told on the console and tried once more. What a caller of the product sees of it has
  * tests of its own (START_TIMEOUT).
  */
-export async function openLane(options = {}, env = {}) {
-  const create = () => provider({ syncInTimeoutSeconds: 3600, startTimeoutSeconds: 120, ...options }).create({ env });
+export const openLane = (options = {}, env = {}) =>
+  twice(options, () => provider({ syncInTimeoutSeconds: 3600, startTimeoutSeconds: 120, ...options }).create({ env }));
+
+/** The same for a lane with all that createLane's has: signals, progress, whole directories out. */
+export const openOwnLane = (options = {}) =>
+  twice(options, () => createLane({ ...small, startTimeoutSeconds: 120, ...options }));
+
+async function twice(options, create) {
   try {
     return await create();
   } catch (error) {
@@ -72,9 +78,9 @@ export const scriptedAgent = (script) => ({
     line.startsWith("RESULT ") ? [{ type: "result", result: line.slice(7) }] : [{ type: "text", text: line + "\n" }],
 });
 
-/** Another Node process that owns a lane: lib/owner.mjs with `options` as JSON. `lines` fills with what it prints. */
-export function startOwner(options = {}, { env = {}, wrapper = [] } = {}) {
-  const script = fileURLToPath(new URL("./owner.mjs", import.meta.url));
+/** Another Node process that owns a lane: lib/owner.mjs, or `file` here, with `options` as JSON. `lines` fills with what it prints. */
+export function startOwner(options = {}, { env = {}, wrapper = [], file = "./owner.mjs" } = {}) {
+  const script = fileURLToPath(new URL(file, import.meta.url));
   const [program, ...args] = [
     ...wrapper,
     process.execPath,
