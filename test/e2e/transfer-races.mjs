@@ -13,6 +13,12 @@ const SECONDS = Number(process.env.E2E_RACE_SECONDS ?? 12);
 const EXCHANGE = `perl -e '$n = qx(uname -m) =~ /aarch64/ ? 276 : 316; while (-e "go") { syscall($n, -100, $ARGV[0], -100, $ARGV[1], 2) == 0 or die "$!" for 1..200 }'`;
 const RACE = "/home/agent/race";
 
+/** The code of an error, and the words of one of each code. */
+const codeOf = (messages) => ({ code, message }) => {
+  messages[code] = message;
+  return code;
+};
+
 export function raceTests(lane) {
   /** Runs `work` until the time is over, while the guest exchanges two entries of RACE. */
   async function whileSwapped(make, pair, work) {
@@ -49,7 +55,7 @@ export function raceTests(lane) {
     });
 
   it("race: a parent on the host becomes a link while the file comes", { timeout: (SECONDS + 120) * 1000 }, async (t) => {
-    const world = makeWorld(), seen = {};
+    const world = makeWorld(), seen = {}, messages = {};
     await lane().exec("head -c 3000000 /dev/zero >mid", { cwd: "/home/agent" });
     mkdirSync(join(world.repo, "p/q"), { recursive: true });
     symlinkSync(world.outside, join(world.repo, "door"));
@@ -60,14 +66,14 @@ export function raceTests(lane) {
     const end = Date.now() + SECONDS * 1000;
     try {
       for (let i = 0; Date.now() < end; i++) {
-        const said = await lane().copyFileOut("/home/agent/mid", join(world.repo, `p/q/r-${i % 7}/target`)).then(() => "came", (e) => e.code);
+        const said = await lane().copyFileOut("/home/agent/mid", join(world.repo, `p/q/r-${i % 7}/target`)).then(() => "came", codeOf(messages));
         seen[said] = (seen[said] ?? 0) + 1;
       }
     } finally {
       rmSync(join(world.repo, "go"));
       assert.equal(await ended, 0);
     }
-    t.diagnostic(JSON.stringify(seen));
+    t.diagnostic(JSON.stringify({ ...seen, ...messages }));
     assert.ok(seen.came > 0 && seen.HOST_PATH_LINK > 0, JSON.stringify(seen));
     assert.deepEqual(Object.keys(seen).sort(), ["HOST_PATH_LINK", "came"]);
     assert.equal(existsSync(join(world.outside, "q")), false);
