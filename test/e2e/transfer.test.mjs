@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { after, before, describe, it } from "node:test";
 import { fails, openOwnLane, sha256, startOwner } from "./lib/lanes.mjs";
-import { laneDirectories, laneProcesses, nothingLeft, productHome, until } from "./lib/world.mjs";
+import { laneProcesses, nothingLeft, productHome, until } from "./lib/world.mjs";
 import { makeWorld, temporaries } from "./lib/world-of-files.mjs";
 import { inTests } from "./transfer-in.mjs";
 import { kindTests } from "./transfer-kinds.mjs";
@@ -69,7 +69,7 @@ describe("an owner that is killed while it copies out", { concurrency: false }, 
       assert.notEqual(sha256(readFileSync(target)), had);
       t.diagnostic(`${copied()} copies, killed ${ms} ms after the first; left beside the target: ${temporaries(dir).length}`);
       assert.ok(temporaries(dir).length <= 1, String(temporaries(dir)));
-      await until("the lane's end", 30, () => laneDirectories().length === 0);
+      await until("the VM's end", 30, () => laneProcesses().every((p) => !/qemu-system/.test(p.args)));
     });
 
   it("no temporary file is left after the next use", { timeout: 300_000 }, async () => {
