@@ -54,6 +54,23 @@ export function raceTests(lane) {
       world.untouched();
     });
 
+  it("race: the guest swaps a directory of the tree that is copied out and a link", { timeout: (SECONDS + 120) * 1000 }, async (t) => {
+    const world = makeWorld(), seen = {}, messages = {};
+    let i = 0;
+    const make = "mkdir d s $(seq -f n%g 20) && echo inside >d/f && echo secret >s/f && ln -s ../race-secret l && rm -rf ../race-secret && mkdir ../race-secret && echo secret >../race-secret/f";
+    await whileSwapped(make, "d l", async () => {
+      const to = join(world.repo, `tree-${i++}`);
+      const said = await lane().copyOut(RACE, to).then(() => "came", codeOf(messages));
+      seen[said] = (seen[said] ?? 0) + 1;
+      assert.equal(existsSync(to), said === "came");
+      for (const at of ["d/f", "l/f"]) if (existsSync(join(to, at))) assert.equal(readFileSync(join(to, at), "utf8"), "inside\n");
+    });
+    t.diagnostic(JSON.stringify({ ...seen, ...messages }));
+    assert.ok(seen.came > 0);
+    assert.deepEqual(temporaries(world.repo), []);
+    world.untouched();
+  });
+
   it("race: a parent on the host becomes a link while the file comes", { timeout: (SECONDS + 120) * 1000 }, async (t) => {
     const world = makeWorld(), seen = {}, messages = {};
     await lane().exec("head -c 3000000 /dev/zero >mid", { cwd: "/home/agent" });

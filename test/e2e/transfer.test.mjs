@@ -13,6 +13,7 @@ import { inTests } from "./transfer-in.mjs";
 import { kindTests } from "./transfer-kinds.mjs";
 import { outTests } from "./transfer-out.mjs";
 import { raceTests } from "./transfer-races.mjs";
+import { treeTests } from "./transfer-tree.mjs";
 
 const maxCopyOutBytes = 20_000_000;
 const KILLS = Number(process.env.E2E_KILLS ?? 4);
@@ -24,6 +25,7 @@ describe("transfers on one lane", { concurrency: false }, () => {
   after(() => handle?.close(), { timeout: 60_000 });
 
   kindTests(lane);
+  treeTests(lane);
   outTests(lane, { maxCopyOutBytes });
   inTests(lane);
   raceTests(lane);
