@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ways in which files are moved without us: limactl, tar and ssh for a VM; the same pipes through a relay, the hop
 // that any agent costs at least, for a guest that is this machine.
+import { createReadStream, createWriteStream } from "node:fs";
 import { join } from "node:path";
 import { bareEnv, runChild } from "./children.mjs";
 import { limaHome, rawTransport, shellArgs } from "./raw.mjs";
@@ -60,14 +61,12 @@ export async function rawPort(lane, bytes) {
     fill: async (file, inGuest) => {
       const { input, output, ended } = raw.run(`head -c ${bytes} >${inGuest} && echo done`);
       const said = new Promise((resolve) => output.once("data", resolve));
-      const { createReadStream } = await import("node:fs");
       createReadStream(file, { highWaterMark: 65536 }).pipe(input, { end: false });
       await said;
       await ended;
     },
     /** A file of the guest to the host. */
     drain: async (inGuest, file) => {
-      const { createWriteStream } = await import("node:fs");
       const { output, ended } = raw.run(`cat ${inGuest}`);
       const to = createWriteStream(file);
       let got = 0;
@@ -83,6 +82,7 @@ export async function rawPort(lane, bytes) {
           to.end(resolve);
         };
         output.on("data", onData);
+        output.resume(); // the last one may have left it at rest
       });
       await ended;
     },
