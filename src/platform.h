@@ -5,6 +5,7 @@
 #define AL_PLATFORM_H
 
 #include "err.h"
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -73,6 +74,12 @@ al_plat_fsync(int fd); /* F_FULLFSYNC on macOS */
 /* Everything that was written to the file system of `fd`. macOS starts it, and waits only for the drive. */
 int
 al_plat_sync_fs(int fd);
+/* Opens a directory only to look into it and go through it: its x bit is enough. */
+#ifdef O_PATH
+#define AL_O_LOOK O_PATH
+#else
+#define AL_O_LOOK O_SEARCH
+#endif
 /* Opens a path below dirfd with no symbolic link followed in any component. */
 int
 al_plat_open_beneath(int dirfd, const char *path, int flags, mode_t mode);

@@ -19,9 +19,10 @@
  * The target's directories are divided at the root. The root is found from the top: each directory with a .git entry
  * becomes it, so the nearest one wins, and without any it is the directory the caller named, or else the deepest one
  * that exists. Once a root is found, the search stops at a link: otherwise a link that a guest committed into the
- * worktree could lead into another repository, and that one's .git would make it the root. The root is resolved once,
- * with its links, to a descriptor; from there every component is opened below its parent's descriptor without
- * following, so a link that appears meanwhile is refused and not followed. */
+ * worktree could lead into another repository, and that one's .git would make it the root. The search goes from
+ * descriptor to descriptor, so that what is asked for its .git is what becomes the root, whatever is in its place by
+ * then; from the root every component is opened below its parent's descriptor without following, so a link that appears
+ * meanwhile is refused and not followed. */
 
 #define ROOM_EVERY (8u << 20) /* bytes between two looks at the disk */
 #define ROOM_ENTRIES 1024u    /* entries likewise */
@@ -51,14 +52,6 @@ void
 al__place_deinit(al_place_t *p) {
   if (p->dir >= 0) close(p->dir);
   p->dir = -1;
-}
-
-/* The first `n` components as a path. */
-static void
-prefix(const al_place_t *p, unsigned n, char out[AL_PATH_MAX + 1]) {
-  size_t len = n > 0 ? p->end[n - 1] : 1;
-  memcpy(out, p->path, len);
-  out[len] = 0;
 }
 
 static void
@@ -94,53 +87,47 @@ split(al_place_t *p, const char *path) {
   return 0;
 }
 
-static bool
-has_git(char dir[AL_PATH_MAX + 1]) {
-  struct stat st;
-  size_t len = strlen(dir);
-  if (len + 6 > AL_PATH_MAX) return false;
-  memcpy(dir + len, "/.git", 6);
-  bool has = lstat(dir, &st) == 0;
-  dir[len] = 0;
-  return has;
+/* The directory on the way that is the next one below `at`, to be looked into. -1 and errno */
+static int
+next_dir(const al_place_t *p, int at, unsigned i, bool follow) {
+  char name[AL_PATH_MAX + 1];
+  component(p, i, name);
+  return openat(at, name, AL_O_LOOK | O_DIRECTORY | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW));
 }
 
-/* Sets *root to the number of components that make the root's path. The caller's root is known by what it is and not by
- * how it is written: one of the two paths may have been resolved and the other not, as with /tmp on macOS. */
+/* Opens the root as p->dir; sets *root to the number of components that led to it. The caller's root is known by
+ * what it is and not by how it is written: one of the two paths may have been resolved and the other not, as with /tmp
+ * on macOS. Each directory is opened once, below the one before, and asked by its descriptor: by its name it could be
+ * something else a moment later. */
 static int
 find_root(al_place_t *p, const char *option, unsigned *root) {
-  char dir[AL_PATH_MAX + 1];
   bool found = false, git = false;
-  struct stat named;
-  *root = 0;
+  struct stat named, st;
   bool known = option && stat(option, &named) == 0;
-  for (unsigned i = 0; i < p->count; i++) {
-    struct stat st;
-    prefix(p, i, dir);
-    if (found && lstat(dir, &st) == 0 && S_ISLNK(st.st_mode)) break;
-    if (stat(dir, &st) < 0) {
-      if (errno == ENOENT || errno == ELOOP || errno == ENOTDIR) break; /* the walk says what is wrong, if it is */
-      return al__place_failed(p, "looking for the root", errno);
+  int error = 0;
+  AL_AUTO_FD int at = open("/", AL_O_LOOK | O_DIRECTORY | O_CLOEXEC), kept = -1;
+  for (unsigned i = 0; at >= 0 && i < p->count; i++) {
+    bool here = fstatat(at, ".git", &st, AT_SYMLINK_NOFOLLOW) == 0;
+    git |= here;
+    if (!here && !git && known && fstat(at, &st) == 0) here = st.st_dev == named.st_dev && st.st_ino == named.st_ino;
+    found |= here;
+    int fd = i + 1 < p->count ? next_dir(p, at, i, !found) : -1;
+    error = fd < 0 && i + 1 < p->count ? errno : 0;
+    if (here || (!found && !option)) {
+      if (kept >= 0) close(kept);
+      kept = at;
+      *root = i;
+    } else {
+      close(at);
     }
-    if (!S_ISDIR(st.st_mode)) break;
-    if (has_git(dir)) git = found = true;
-    else if (!git && known && st.st_dev == named.st_dev && st.st_ino == named.st_ino) found = true;
-    else if (found || option) continue;
-    *root = i;
+    at = fd;
   }
-  return option && !found ? refuse(p, AL_EHOST_PATH_REFUSED, "it is not below the root", NULL) : 0;
-}
-
-static int
-open_root(al_place_t *p, unsigned root) {
-  char dir[AL_PATH_MAX + 1];
-  prefix(p, root, dir);
-  char *real = realpath(dir, NULL);
-  if (!real) return al__place_failed(p, "resolving the root", errno);
-  p->dir = open(real, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  int error = errno;
-  free(real); /* libc's own */
-  return p->dir < 0 ? al__place_failed(p, "opening the root", error) : 0;
+  /* What is missing, a link, or no directory: the walk from the root says what is wrong, if it is. */
+  if (error && error != ENOENT && error != ELOOP && error != ENOTDIR)
+    return al__place_failed(p, "looking for the root", error);
+  if (option && !found) return refuse(p, AL_EHOST_PATH_REFUSED, "it is not below the root", NULL);
+  p->dir = kept < 0 ? -1 : openat(kept, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  return p->dir < 0 ? al__place_failed(p, "opening the root", errno) : 0;
 }
 
 static int
@@ -218,7 +205,6 @@ al__place_open(al_place_t *p, const char *path, const char *root_option) {
   unsigned root = 0;
   int r = split(p, path);
   if (r == 0) r = find_root(p, root_option, &root);
-  if (r == 0) r = open_root(p, root);
   for (unsigned i = root; r == 0 && i + 1 < p->count; i++) {
     component(p, i, name);
     r = step(p, name);
