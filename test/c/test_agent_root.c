@@ -2,6 +2,7 @@
 /* The lane agent as root, as in a guest: users, cgroups, CONFIG and the end. Runs in namespaces of its own; skipped
  * without root. */
 #include "agent_jail.h"
+#include "tar_make.h"
 
 static void
 test_commands_run_as_the_user_or_root(void **state) {
@@ -72,6 +73,54 @@ test_read_uses_the_users_rights(void **state) {
   peer_expect(&p, p.last_id, AL_EXIT_CODE, 0, "root's\n");
   peer_expect(&p, peer_read(&p, "/home/agent/secret"), AL_EXIT_ERROR, EACCES, NULL);
   expect_as(&p, "root", "id -u", "0\n"); /* the agent has its own rights back */
+  peer_stop(&p);
+}
+
+static uint32_t
+unpack(peer_t *p, const char *user, const char *what, const char *path, uint32_t flags) {
+  peer_tlvs.len = 0;
+  tlv_text(&peer_tlvs, AL_TLV_ARG, what);
+  if (path != NULL) tlv_text(&peer_tlvs, AL_TLV_ARG, path);
+  tlv_text(&peer_tlvs, AL_TLV_USER, user);
+  tlv_u32(&peer_tlvs, AL_TLV_FLAGS, AL_EXEC_UNPACK | flags);
+  return peer_exec_tlvs(p, &peer_tlvs, AL_FRAME_MAX);
+}
+
+static void
+test_unpacking_is_the_users(void **state) {
+  (void) state;
+  static tar_make_t tar;
+  peer_t p;
+  uint32_t id;
+  tar.len = 0;
+  tar_put(&tar, '5', ".", "", 0755, NULL, 0);
+  tar_put(&tar, '0', "d/f", "", 06755, "new", 3);
+  tar_put(&tar, '2', "l", "d", 0777, NULL, 0);
+  tar_end(&tar);
+  start(&p);
+  config(&p, "agent", NULL, 0, 0);
+  id = unpack(&p, "agent", "tree", "/home/agent/a/to", AL_EXEC_STDIN);
+  /* It has the user's rights and groups, nothing open of the agent's, a cgroup of its own, and no memory of the agent's. */
+  expect_as(&p, "root",
+    "for i in $(seq 200); do for q in /proc/[0-9]*; do grep -qz -- '--unpack' $q/cmdline 2>/dev/null && grep -q '^Uid:.4242' $q/status && break 2; done; sleep .01; done;"
+    " grep -E '^(Uid|Gid|Groups|CapEff):' $q/status; ls $q/fd | tr '\\n' ' '; grep -c '^0::/lane/[0-9]*$' $q/cgroup; readlink $q/cwd; tr '\\0' ' ' < $q/environ",
+    "Uid:\t4242\t4242\t4242\t4242\nGid:\t4243\t4243\t4243\t4243\nGroups:\t4243 4245 \nCapEff:\t0000000000000000\n0 1 2 3 4 5 1\n/\n"
+    "HOME=/home/agent USER=agent LOGNAME=agent SHELL=/bin/dash PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ");
+  peer_send(&p, id, AL_F_DATA, AL_SUB_STDIN, tar.bytes, tar.len);
+  peer_send(&p, id, AL_F_END, AL_SUB_STDIN, NULL, 0);
+  peer_expect(&p, id, AL_EXIT_CODE, 0, NULL);
+  expect_as(&p, "root", "cd /home/agent && stat -c '%U %g %a %n' a a/to a/to/d a/to/d/f a/to/l; find . -name '.agent*'",
+    "agent 4243 755 a\nagent 4243 755 a/to\nagent 4243 755 a/to/d\nagent 4243 755 a/to/d/f\nagent 4243 777 a/to/l\n");
+  id = unpack(&p, "agent", "tree", "/home/to", AL_EXEC_STDIN);
+  peer_expect(&p, id, AL_EXIT_CODE, 1, "/home/to: Permission denied");
+  id = unpack(&p, "agent", "file", "/home/agent/a", AL_EXEC_STDIN);
+  peer_expect(&p, id, AL_EXIT_CODE, AL_UNPACK_CLASH, "fd");
+  peer_expect(&p, unpack(&p, "agent", "tree", NULL, AL_EXEC_STDIN), AL_EXIT_ERROR, EINVAL, NULL);
+  peer_expect(&p, unpack(&p, "agent", "tree", "/home/agent/x", AL_EXEC_TTY), AL_EXIT_ERROR, EINVAL, NULL);
+  peer_expect(&p, unpack(&p, "agent", "sh", "/home/agent/x", AL_EXEC_STDIN), AL_EXIT_CODE, 2, NULL);
+  /* Without a stdin the archive is empty, which it may not be. */
+  peer_expect(&p, unpack(&p, "agent", "tree", "/home/agent/x", 0), AL_EXIT_CODE, 1, NULL);
+  expect_as(&p, "root", "ls -A /home/agent | tr '\\n' ' '; ls -A /home | grep -c '^[.]agent'; true", "a secret 0\n");
   peer_stop(&p);
 }
 
@@ -176,6 +225,7 @@ main(void) {
     cmocka_unit_test(test_config_makes_worktree_and_sudo),
     cmocka_unit_test(test_config_that_cannot_be_done_says_so),
     cmocka_unit_test(test_read_uses_the_users_rights),
+    cmocka_unit_test(test_unpacking_is_the_users),
     cmocka_unit_test(test_tree_means_whoever_left_the_session_too),
     cmocka_unit_test(test_background_processes_live_on_in_their_own_cgroup),
     cmocka_unit_test(test_eof_ends_every_process),
