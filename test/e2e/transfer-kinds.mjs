@@ -3,7 +3,17 @@
 // share one lane.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { chmodSync, closeSync, linkSync, mkdirSync, openSync, symlinkSync, truncateSync, writeFileSync, writeSync } from "node:fs";
+import {
+  chmodSync,
+  closeSync,
+  linkSync,
+  mkdirSync,
+  openSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import { it } from "node:test";
@@ -12,13 +22,48 @@ import { differences, guestManifest, hostManifest } from "./lib/manifest.mjs";
 
 /** Names that somebody's parser has stumbled over; bytes as Latin-1. */
 export const NAMES = [
-  "new\nline", "tab\there", "carriage\rreturn", "quote'single", 'quote"double', "back\\slash", "\\n", "-rf", "--", " lead", "trail ",
-  "$(touch pwned)", "`touch pwned`", "*", "?", "[a-z]", "~", "#", "!", "a;b", "a&b", "a|b", "a>b", ":", "C:", "%2e%2e%2f", "..%00", "...",
-  "\xff\xfe", "caf\xe9", "\xc3", "\xf0\x28\x8c\xbc", "\x01\x1b[31m", "\x7f", "\u00e2\u0080\u00ae", "x".repeat(255), ".agent-lane-x",
+  "new\nline",
+  "tab\there",
+  "carriage\rreturn",
+  "quote'single",
+  'quote"double',
+  "back\\slash",
+  "\\n",
+  "-rf",
+  "--",
+  " lead",
+  "trail ",
+  "$(touch pwned)",
+  "`touch pwned`",
+  "*",
+  "?",
+  "[a-z]",
+  "~",
+  "#",
+  "!",
+  "a;b",
+  "a&b",
+  "a|b",
+  "a>b",
+  ":",
+  "C:",
+  "%2e%2e%2f",
+  "..%00",
+  "...",
+  "\xff\xfe",
+  "caf\xe9",
+  "\xc3",
+  "\xf0\x28\x8c\xbc",
+  "\x01\x1b[31m",
+  "\x7f",
+  "\u00e2\u0080\u00ae",
+  "x".repeat(255),
+  ".agent-lane-x",
 ];
 
 const path = (dir, name) => Buffer.concat([Buffer.from(`${dir}/`), Buffer.from(name, "latin1")]);
-const touch = (dir, when, ...names) => execFileSync("touch", ["-h", "-d", when, "--", ...names], { cwd: dir, timeout: 10_000 });
+const touch = (dir, when, ...names) =>
+  execFileSync("touch", ["-h", "-d", when, "--", ...names], { cwd: dir, timeout: 10_000 });
 
 function sparse(file, size, pieces) {
   const fd = openSync(file, "w");
@@ -30,11 +75,13 @@ function sparse(file, size, pieces) {
 /** The tree; and the directories in it that must be made writable before it can be removed. */
 export function makeKinds() {
   const dir = join(scratch("kinds"), "tree");
-  for (const part of ["empty", "sub/deep", "names", "closed", "private", "links", "holes"]) mkdirSync(join(dir, part), { recursive: true });
+  for (const part of ["empty", "sub/deep", "names", "closed", "private", "links", "holes"])
+    mkdirSync(join(dir, part), { recursive: true });
   writeFileSync(join(dir, "nothing"), "");
   writeFileSync(join(dir, "one"), "1");
   writeFileSync(join(dir, "sub/large"), randomBytes(3_000_001));
-  for (const [i, size] of [511, 512, 513, 65535, 65536, 65537].entries()) writeFileSync(join(dir, `sub/size-${i}`), randomBytes(size));
+  for (const [i, size] of [511, 512, 513, 65535, 65536, 65537].entries())
+    writeFileSync(join(dir, `sub/size-${i}`), randomBytes(size));
   for (const mode of [0o400, 0o444, 0o600, 0o640, 0o700, 0o755, 0o777]) {
     writeFileSync(join(dir, "sub/deep", mode.toString(8)), "mode");
     chmodSync(join(dir, "sub/deep", mode.toString(8)), mode);
@@ -76,7 +123,8 @@ export function kindTests(lane) {
     const tree = makeKinds();
     try {
       const r = await lane().copyIn(tree.dir, "/home/agent/kinds");
-      const there = hostManifest(tree.dir), here = await guestManifest(lane(), "/home/agent/kinds");
+      const there = hostManifest(tree.dir),
+        here = await guestManifest(lane(), "/home/agent/kinds");
       assert.deepEqual(differences(there, here, ["user"]), []);
       assert.deepEqual([...new Set([...here.values()].map((entry) => entry.user))], ["agent"]);
       assert.equal(r.changed, 0);

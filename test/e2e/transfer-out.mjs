@@ -2,7 +2,17 @@
 // What a hostile guest may try with copyFileOut: names, links, kinds, sizes. Each says its code, and nothing but the
 // target changes. Tests of transfer.test.mjs, which share one lane.
 import assert from "node:assert/strict";
-import { chmodSync, existsSync, linkSync, mkdirSync, readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  existsSync,
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { basename, join } from "node:path";
 import { it } from "node:test";
 import { fails } from "./lib/lanes.mjs";
@@ -13,11 +23,37 @@ const HOME = "/home/agent";
 // All of these are .git to git itself, or to a file system that folds case, drops dots and spaces, ignores some
 // characters, or has short names.
 const GITS = [
-  ".git", ".GIT", ".Git", ".giT", ".git ", ".git.", ".git...", ".GIT. .", "git~1", "GIT~1", ".g\u200cit", "\u200e.git", ".git\ufeff",
-  ".git::$INDEX_ALLOCATION", ".git:x",
+  ".git",
+  ".GIT",
+  ".Git",
+  ".giT",
+  ".git ",
+  ".git.",
+  ".git...",
+  ".GIT. .",
+  "git~1",
+  "GIT~1",
+  ".g\u200cit",
+  "\u200e.git",
+  ".git\ufeff",
+  ".git::$INDEX_ALLOCATION",
+  ".git:x",
 ];
 // What some decoder would take for "..", but no file system does.
-const LITERAL = ["%2e%2e", "%2e%2e%2fx", "..%2fx", "%252e%252e", "..\\x", "\uff0e\uff0e", "\u2025", "..%c0%af", "...", "..\u200b", ".. ", "..;"];
+const LITERAL = [
+  "%2e%2e",
+  "%2e%2e%2fx",
+  "..%2fx",
+  "%252e%252e",
+  "..\\x",
+  "\uff0e\uff0e",
+  "\u2025",
+  "..%c0%af",
+  "...",
+  "..\u200b",
+  ".. ",
+  "..;",
+];
 
 export function outTests(lane, { maxCopyOutBytes }) {
   const guest = async (script, options) => {
@@ -25,16 +61,20 @@ export function outTests(lane, { maxCopyOutBytes }) {
     assert.equal(r.exitCode, 0, r.stderr);
     return r.stdout;
   };
-  /** A test with a world of its own; afterwards nothing outside the worktree is different, and nothing half-made is in it. */
-  const attack = (name, work, { but, ...options } = {}) => it(`out: ${name}`, { timeout: 180_000, ...options }, async (t) => {
-    const world = makeWorld(), target = join(world.repo, "target");
-    writeFileSync(target, "before");
-    await work({ ...world, target, t });
-    world.untouched(but);
-    assert.deepEqual(temporaries(world.repo), []);
-  });
+  /** A test with a world of its own; afterwards nothing outside the worktree is different, nothing half-made in it. */
+  const attack = (name, work, { but, ...options } = {}) =>
+    it(`out: ${name}`, { timeout: 180_000, ...options }, async (t) => {
+      const world = makeWorld(),
+        target = join(world.repo, "target");
+      writeFileSync(target, "before");
+      await work({ ...world, target, t });
+      world.untouched(but);
+      assert.deepEqual(temporaries(world.repo), []);
+    });
   const refuses = async (code, from, to, target) => {
-    await fails(code, () => lane().copyFileOut(from, to)).catch((e) => { throw new Error(`${from} to ${to}: ${e.message}`); });
+    await fails(code, () => lane().copyFileOut(from, to)).catch((e) => {
+      throw new Error(`${from} to ${to}: ${e.message}`);
+    });
     if (target !== undefined) assert.equal(readFileSync(target, "utf8"), "before", from);
   };
 
@@ -61,16 +101,23 @@ export function outTests(lane, { maxCopyOutBytes }) {
   attack("a FIFO, devices, a socket and a directory in place of the file", async ({ target }) => {
     await guest(
       "mkdir -p odd/d && cd odd && mkfifo -m 666 fifo && sudo mknod -m 666 zero c 1 5 && sudo mknod -m 666 block b 7 0 && " +
-        "sudo mknod -m 666 tty c 5 0 && perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); bind(S, sockaddr_un(\"socket\")) or die'",
+        "sudo mknod -m 666 tty c 5 0 && " +
+        "perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); bind(S, sockaddr_un(\"socket\")) or die'",
     );
-    for (const name of ["fifo", "zero", "block", "tty", "socket", "d"]) await refuses("NOT_A_FILE", `${HOME}/odd/${name}`, target, target);
+    for (const name of ["fifo", "zero", "block", "tty", "socket", "d"])
+      await refuses("NOT_A_FILE", `${HOME}/odd/${name}`, target, target);
     for (const path of ["/dev/zero", "/dev/ptmx"]) await refuses("NOT_A_FILE", path, target, target);
   });
 
   attack("files of which the size says nothing", async ({ repo, t }) => {
     for (const path of ["/proc/version", "/proc/kmsg", "/sys/kernel/mm/transparent_hugepage/enabled", "/proc/1/mem"]) {
       const to = join(repo, basename(path));
-      const code = await lane().copyFileOut(path, to).then(() => `${statSync(to).size} bytes`, (e) => e.code);
+      const code = await lane()
+        .copyFileOut(path, to)
+        .then(
+          () => `${statSync(to).size} bytes`,
+          (e) => e.code,
+        );
       t.diagnostic(`${path}: ${code}`);
       assert.match(code, /^(\d+ bytes|COPY_OUT_FAILED|NOT_A_FILE|GUEST_FILE_MISSING)$/);
       assert.equal(existsSync(to), /bytes/.test(code));
@@ -78,10 +125,18 @@ export function outTests(lane, { maxCopyOutBytes }) {
   });
 
   attack("a file that grows for ever, and one that is too large", async ({ repo, target, t }) => {
-    await guest("head -c 1000000 /dev/zero | tr '\\0' y >grows; : >grow; (while [ -e grow ]; do head -c 65536 grows; done >>grows) >/dev/null 2>&1 &");
+    await guest(
+      "head -c 1000000 /dev/zero | tr '\\0' y >grows; : >grow; " +
+        "(while [ -e grow ]; do head -c 65536 grows; done >>grows) >/dev/null 2>&1 &",
+    );
     for (let i = 0; i < 3; i++) {
       const to = join(repo, `grown-${i}`);
-      const code = await lane().copyFileOut(`${HOME}/grows`, to).then(() => "whole", (e) => e.code);
+      const code = await lane()
+        .copyFileOut(`${HOME}/grows`, to)
+        .then(
+          () => "whole",
+          (e) => e.code,
+        );
       t.diagnostic(`${code}${existsSync(to) ? `, ${statSync(to).size} bytes` : ""}`);
       assert.ok(["whole", "FILE_TOO_LARGE", "COPY_OUT_FAILED"].includes(code), code);
       assert.equal(existsSync(to), code === "whole");
@@ -101,7 +156,20 @@ export function outTests(lane, { maxCopyOutBytes }) {
 
   attack("`..`, `.`, NUL and a slash at the end, in the guest's path and in the host's", async ({ repo, target }) => {
     await guest("mkdir -p up && echo pwn >up/f && echo pwn >f");
-    for (const path of [`${HOME}/up/../f`, `${HOME}/..`, `${HOME}/./f`, `${HOME}/up/f/`, `${HOME}/up/.`, "/..", "/", "", "f", "../f", "~/f", `${HOME}/up/../../../f`])
+    for (const path of [
+      `${HOME}/up/../f`,
+      `${HOME}/..`,
+      `${HOME}/./f`,
+      `${HOME}/up/f/`,
+      `${HOME}/up/.`,
+      "/..",
+      "/",
+      "",
+      "f",
+      "../f",
+      "~/f",
+      `${HOME}/up/../../../f`,
+    ])
       await refuses("GUEST_PATH_INVALID", path, target, target);
     await refuses("BAD_OPTION", `${HOME}/f\0.txt`, target, target);
     await refuses("BAD_OPTION", `${HOME}/f`, `${target}\0.txt`, target);
@@ -128,7 +196,8 @@ export function outTests(lane, { maxCopyOutBytes }) {
       await refuses("HOST_PATH_GIT", `${HOME}/hook`, `${repo}/sub/module/${git}/config`, target);
     }
     assert.deepEqual(readdirSync(repo).sort(), [".git", "target"]);
-    for (const name of [".gitignore", ".github", "git", "x.git", ".gi"]) await lane().copyFileOut(`${HOME}/hook`, join(repo, name));
+    for (const name of [".gitignore", ".github", "git", "x.git", ".gi"])
+      await lane().copyFileOut(`${HOME}/hook`, join(repo, name));
   });
 
   attack("a link as the host's target and in the place of each component", async ({ repo, outside }) => {
@@ -140,7 +209,17 @@ export function outTests(lane, { maxCopyOutBytes }) {
     mkdirSync(join(repo, "a/b"), { recursive: true });
     symlinkSync(outside, join(repo, "a/b/c"));
     symlinkSync("b", join(repo, "a/inner"));
-    for (const to of ["file-link", "door/x", "door/deep/er/f", "relative-door/x", "dangling", "a/b/c/x", "a/inner/x", "door/.", "a/b/c/d/e/f"].filter((p) => !p.endsWith("/.")))
+    for (const to of [
+      "file-link",
+      "door/x",
+      "door/deep/er/f",
+      "relative-door/x",
+      "dangling",
+      "a/b/c/x",
+      "a/inner/x",
+      "door/.",
+      "a/b/c/d/e/f",
+    ].filter((p) => !p.endsWith("/.")))
       await refuses("HOST_PATH_LINK", `${HOME}/f`, join(repo, to));
     await refuses("HOST_PATH_DIRECTORY", `${HOME}/f`, join(repo, "a"));
     await refuses("HOST_PATH_REFUSED", `${HOME}/f`, join(repo, "target/below"));
@@ -158,7 +237,8 @@ export function outTests(lane, { maxCopyOutBytes }) {
   });
 
   attack("a directory of the host that may not be written", async ({ repo }) => {
-    const dir = join(repo, "closed"), target = join(dir, "target");
+    const dir = join(repo, "closed"),
+      target = join(dir, "target");
     mkdirSync(dir);
     writeFileSync(target, "before");
     chmodSync(dir, 0o555);
@@ -174,17 +254,24 @@ export function outTests(lane, { maxCopyOutBytes }) {
   });
 
   const small = process.env.E2E_SMALL_DISK || undefined;
-  attack("the host's disk is full", async ({ repo, target }) => {
-    await guest(`head -c ${maxCopyOutBytes} /dev/urandom >big; echo small >f`);
-    const on = join(small, "target");
-    writeFileSync(on, "before");
-    await refuses("HOST_DISK_FULL", `${HOME}/big`, on, on);
-    assert.deepEqual(readdirSync(small), ["target"]);
-    await lane().copyFileOut(`${HOME}/f`, on);
-    assert.equal(readFileSync(on, "utf8"), "small\n");
-    await lane().copyFileOut(`${HOME}/f`, target);
-    assert.deepEqual(temporaries(repo), []);
-  }, { skip: small === undefined && "E2E_SMALL_DISK names no small file system; only root can make one (scripts/check does)" });
+  attack(
+    "the host's disk is full",
+    async ({ repo, target }) => {
+      await guest(`head -c ${maxCopyOutBytes} /dev/urandom >big; echo small >f`);
+      const on = join(small, "target");
+      writeFileSync(on, "before");
+      await refuses("HOST_DISK_FULL", `${HOME}/big`, on, on);
+      assert.deepEqual(readdirSync(small), ["target"]);
+      await lane().copyFileOut(`${HOME}/f`, on);
+      assert.equal(readFileSync(on, "utf8"), "small\n");
+      await lane().copyFileOut(`${HOME}/f`, target);
+      assert.deepEqual(temporaries(repo), []);
+    },
+    {
+      skip:
+        small === undefined && "E2E_SMALL_DISK names no small file system; only root can make one (scripts/check does)",
+    },
+  );
 
   attack("names with anything in them come out as they are", async ({ repo }) => {
     const names = NAMES.filter((name) => Buffer.from(name, "latin1").toString("utf8").includes("\ufffd") === false);
@@ -203,7 +290,12 @@ export function outTests(lane, { maxCopyOutBytes }) {
   attack("a signal ends it: the target is as it was, nothing half-made is left", async ({ repo, target }) => {
     await guest(`head -c ${maxCopyOutBytes} /dev/urandom >big`);
     for (const ms of [0, 5, 30, 100]) {
-      const error = await lane().copyFileOut(`${HOME}/big`, target, { signal: AbortSignal.timeout(ms) }).then(() => undefined, (e) => e);
+      const error = await lane()
+        .copyFileOut(`${HOME}/big`, target, { signal: AbortSignal.timeout(ms) })
+        .then(
+          () => undefined,
+          (e) => e,
+        );
       if (error === undefined) continue; // it was faster
       assert.equal(error.code, "ABORTED");
       assert.deepEqual(temporaries(repo), []);

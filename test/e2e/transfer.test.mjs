@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transfers on a real lane: every kind of file there and back, what a hostile guest and a hostile host tree may try, and
-// what is left when somebody dies in between.
+// Transfers on a real lane: every kind of file there and back, what a hostile guest and a hostile host tree may try,
+// and what is left when somebody dies in between.
 import assert from "node:assert/strict";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -21,7 +21,12 @@ const KILLS = Number(process.env.E2E_KILLS ?? 4);
 describe("transfers on one lane", { concurrency: false }, () => {
   let handle;
   const lane = () => handle;
-  before(async () => { handle = await openOwnLane({ maxCopyOutBytes }); }, { timeout: 300_000 });
+  before(
+    async () => {
+      handle = await openOwnLane({ maxCopyOutBytes });
+    },
+    { timeout: 300_000 },
+  );
   after(() => handle?.close(), { timeout: 60_000 });
 
   kindTests(lane);
@@ -31,11 +36,14 @@ describe("transfers on one lane", { concurrency: false }, () => {
   raceTests(lane);
 
   it("a copy out whose VM dies leaves the target as it was", { timeout: 120_000 }, async () => {
-    const world = makeWorld(), target = join(world.repo, "target");
+    const world = makeWorld(),
+      target = join(world.repo, "target");
     writeFileSync(target, "before");
     await lane().exec("head -c 19000000 /dev/urandom >big", { cwd: "/home/agent" });
     // It is cut off by the VM's death wherever it is then.
-    const call = fails("CHANNEL_CLOSED", async () => { for (;;) await lane().copyFileOut("/home/agent/big", join(world.repo, "other")); });
+    const call = fails("CHANNEL_CLOSED", async () => {
+      for (;;) await lane().copyFileOut("/home/agent/big", join(world.repo, "other"));
+    });
     await until("bytes that come", 20, () => temporaries(world.repo).length > 0);
     const vm = laneProcesses(productHome(), handle.name).filter((p) => /^\S*qemu-system/.test(p.args));
     assert.equal(vm.length, 1);
@@ -51,7 +59,9 @@ describe("transfers on one lane", { concurrency: false }, () => {
 
 describe("an owner that is killed while it copies out", { concurrency: false }, () => {
   const bytes = 8_000_000;
-  const world = makeWorld(), target = join(world.repo, "sub/target"), dir = join(world.repo, "sub");
+  const world = makeWorld(),
+    target = join(world.repo, "sub/target"),
+    dir = join(world.repo, "sub");
   const hashes = new Set();
 
   for (let n = 0; n < KILLS; n++)
@@ -64,12 +74,17 @@ describe("an owner that is killed while it copies out", { concurrency: false }, 
       await sleep(ms);
       owner.child.kill("SIGKILL");
       const { lines } = await owner.ended;
-      assert.deepEqual(lines.filter((line) => line.startsWith("error")), []);
+      assert.deepEqual(
+        lines.filter((line) => line.startsWith("error")),
+        [],
+      );
       const [, a, b] = lines.find((line) => line.startsWith("hashes")).split(" ");
       for (const hash of [a, b]) hashes.add(hash);
       assert.ok([a, b].includes(sha256(readFileSync(target))), "whole, and one of this owner's");
       assert.notEqual(sha256(readFileSync(target)), had);
-      t.diagnostic(`${copied()} copies, killed ${ms} ms after the first; left beside the target: ${temporaries(dir).length}`);
+      t.diagnostic(
+        `${copied()} copies, killed ${ms} ms after the first; left beside the target: ${temporaries(dir).length}`,
+      );
       assert.ok(temporaries(dir).length <= 1, String(temporaries(dir)));
       await until("the VM's end", 30, () => laneProcesses().every((p) => !/qemu-system/.test(p.args)));
     });

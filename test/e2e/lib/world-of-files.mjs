@@ -10,9 +10,10 @@ export const SECRET = "the host's secret\n";
 
 /** {repo, outside, untouched(): throws when anything but files of the repository's worktree has changed}. */
 export function makeWorld() {
-  const world = scratch("transfer"), repo = join(world, "repo"), outside = join(world, "outside");
-  for (const dir of [repo, outside])
-    mkdirSync(join(dir, ".git/hooks"), { recursive: true });
+  const world = scratch("transfer"),
+    repo = join(world, "repo"),
+    outside = join(world, "outside");
+  for (const dir of [repo, outside]) mkdirSync(join(dir, ".git/hooks"), { recursive: true });
   writeFileSync(join(repo, ".git/hooks/post-applypatch"), "#!/bin/sh\n# as it was\n", { mode: 0o755 });
   writeFileSync(join(repo, ".git/config"), "[core]\n");
   mkdirSync(join(outside, "deep/er"), { recursive: true });
@@ -23,13 +24,16 @@ export function makeWorld() {
   const guarded = () => {
     const all = hostManifest(world);
     for (const name of all.keys())
-      if (name === "" || name === "repo" || (name.startsWith("repo/") && !/^repo\/\.git(\/|$)/.test(name))) all.delete(name);
+      if (name === "" || name === "repo" || (name.startsWith("repo/") && !/^repo\/\.git(\/|$)/.test(name)))
+        all.delete(name);
     return all;
   };
   const before = guarded();
   return {
-    repo, outside,
-    untouched: (but) => assert.deepEqual(differences(before, guarded(), but), [], "nothing outside the worktree has changed"),
+    repo,
+    outside,
+    untouched: (but) =>
+      assert.deepEqual(differences(before, guarded(), but), [], "nothing outside the worktree has changed"),
   };
 }
 
