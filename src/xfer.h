@@ -66,7 +66,7 @@ int
 al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const char *root,
   const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err);
 /* A directory *as* host_path, which must not exist (AL_EHOST_PATH_EXISTS) or be an empty directory; else as above. Files,
- * directories and symbolic links with their modes (less the umask; no setuid, setgid or sticky bit; u+rwX) and times of
+ * directories and symbolic links with their modes (less the umask; no setuid, setgid or sticky bit; their owner may read them, and change directories) and times of
  * the last change; a link only when it cannot lead out of the tree (`skipped`). Anything else, and a name that is .git
  * to some file system, is AL_ETREE_REFUSED. AL_ENOT_A_DIRECTORY, AL_ETREE_TOO_LARGE. Made in a temporary directory
  * beside the target, in place all at once. `bytes` counts contents and link targets; `changed` files that grew (cut) or

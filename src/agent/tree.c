@@ -74,8 +74,8 @@ fail(al_slot_t *s, const char *name, int error, const char *why) {
     memcpy(path + at, part, n);
   }
   const char *shown = path + at;
-  if (strlen(shown) > 160) shown += strlen(shown) - 160;
-  snprintf(text, sizeof(text), "%s: %s", *shown ? shown : ".", why != NULL ? why : strerror(error));
+  size_t cut = strlen(shown) > 160 ? strlen(shown) - 160 : 0;
+  snprintf(text, sizeof(text), "%s%s: %s", cut > 0 ? "..." : "", *shown ? shown + cut : ".", why != NULL ? why : strerror(error));
   bool of_top = error == ENOENT || error == ENOTDIR || error == ELOOP;
   al_tree_close(s);
   al_stream_finish(s, AL_EXIT_ERROR, (uint32_t) (of_top ? EIO : error), text);

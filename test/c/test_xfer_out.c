@@ -41,6 +41,15 @@ test_xfer_out_takes_regular_files_only(void **state) {
   assert_fails(&o, AL_ENOT_A_FILE, "directory");
   copy_out(&r, path(&r, "fifo"), path(&r, "t/t"), NULL, 0, &o);
   assert_fails(&o, AL_ENOT_A_FILE, NULL);
+  copy_out(&r, "/dev/zero", path(&r, "t/t"), NULL, 0, &o);
+  assert_fails(&o, AL_ENOT_A_FILE, NULL);
+  struct sockaddr_un at = { .sun_family = AF_UNIX };
+  snprintf(at.sun_path, sizeof at.sun_path, "%s/socket", r.dir);
+  int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(s, (struct sockaddr *) &at, sizeof at), 0);
+  close(s);
+  copy_out(&r, path(&r, "socket"), path(&r, "t/t"), NULL, 0, &o);
+  assert_fails(&o, AL_ENOT_A_FILE, NULL);
   copy_out(&r, path(&r, "d/link"), path(&r, "t/t"), NULL, 0, &o);
   assert_fails(&o, AL_EIS_LINK, NULL);
   copy_out(&r, path(&r, "dlink/f"), path(&r, "t/t"), NULL, 0, &o);

@@ -127,6 +127,30 @@ test_xfer_tree_keeps_to_its_limits(void **state) {
   rig_end(&r);
 }
 
+/* Both ends bound the depth: the host what it is asked for, the guest what it can. */
+static void
+test_xfer_tree_is_never_too_deep(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  const al_xfer_limits_t most = { .max_depth = UINT32_MAX };
+  sh(&r, "p=g && for i in $(seq 128); do p=$p/d; done && mkdir -p $p && touch $p/f");
+  copy_tree(&r, path(&r, "g"), path(&r, "t"), &most, &o);
+  assert_ok(&o);
+  assert_int_equal(o.stats.files, 129);
+  sh(&r, "diff -r g t && mkdir $(find g -name f -printf '%%h')/e");
+  copy_tree(&r, path(&r, "g"), path(&r, "u"), &most, &o);
+  assert_fails(&o, AL_ETREE_TOO_LARGE, "levels");
+  copy_tree(&r, path(&r, "g"), path(&r, "u"), NULL, &o);
+  assert_fails(&o, AL_ETREE_TOO_LARGE, "levels"); /* whichever of the two was first to say so */
+  sh(&r, "p=deep && mkdir $p && cd $p && for i in $(seq 4096); do mkdir d && cd -P d || exit 1; done");
+  copy_tree(&r, path(&r, "deep"), path(&r, "u"), &most, &o);
+  assert_fails(&o, AL_ETREE_TOO_LARGE, "levels");
+  sh(&r, "test ! -e u");
+  assert_int_equal(leftovers(r.dir), 0);
+  rig_end(&r);
+}
+
 /* Files that change while they are read are cut or filled up, and counted. */
 static void
 test_xfer_tree_tells_what_changed(void **state) {
@@ -367,6 +391,7 @@ main(void) {
     cmocka_unit_test(test_xfer_tree_refuses_what_is_no_directory),
     cmocka_unit_test(test_xfer_tree_refuses_what_it_does_not_take),
     cmocka_unit_test(test_xfer_tree_keeps_to_its_limits),
+    cmocka_unit_test(test_xfer_tree_is_never_too_deep),
     cmocka_unit_test(test_xfer_tree_tells_what_changed),
     cmocka_unit_test(test_xfer_tree_cancel_leaves_nothing),
     cmocka_unit_test(test_xfer_tree_guest_race_follows_no_link),
