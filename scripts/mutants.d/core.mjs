@@ -11,7 +11,7 @@ export default [
   { name: "forget the unlink", file: "src/xfer_target.c", test: "c:test_xfer_out",
     from: `if (t->tmp[0] && t->place.dir >= 0) unlinkat(t->place.dir, t->tmp, 0);`, to: `` },
   { name: "size limit off by one", file: "src/xfer_out.c", test: "c:test_xfer_out",
-    from: `if (x->base.stats.bytes > x->max) {`, to: `if (x->base.stats.bytes >= x->max) {` },
+    from: `if (x->kind->bounded && x->got > x->max) {`, to: `if (x->kind->bounded && x->got >= x->max) {` },
   { name: ".git in capitals is another", file: "src/names.c", test: "c:test_names",
     from: `(char) (c >= 'A' && c <= 'Z' ? c + 32 : c)`, to: `(char) c` },
   { name: "dot dot is a name", file: "src/names.c", test: "c:test_names",
