@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench bundle`: a real repository through Sandcastle's sync-in on a real VM: how much of it is the transfer. Beside it
-// the same bundle by plain ssh. Last line: one JSON object.
+// `bench bundle`: a real repository through Sandcastle's sync-in on a real VM: how much of it is the transfer. Beside
+// it the same bundle by plain ssh. Last line: one JSON object.
 import { execFileSync } from "node:child_process";
 import { statSync } from "node:fs";
 import { join } from "node:path";
@@ -61,7 +61,8 @@ await withPlace(async (place) => {
   }
   const share = (of) => (100 * median(samples.transfer)) / median(samples[of]);
   report({
-    bench: "bundle", title: `${commits} commits, a bundle of ${round(bytes / MiB)} MiB, by Sandcastle's sync-in`, unit: "ms",
+    bench: "bundle", unit: "ms",
+    title: `${commits} commits, a bundle of ${round(bytes / MiB)} MiB, by Sandcastle's sync-in`,
     rows: {
       whole: "createSandbox(), all of it", boot: "of which: until the lane is ready", sync: "of which: sync-in",
       transfer: "of which: copyIn of the bundle", ssh: "the same bundle by ssh 'cat >FILE'",

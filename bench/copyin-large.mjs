@@ -41,7 +41,8 @@ await withLane(async ({ lane, dir, flow }) => withPlace(async (place) => {
   ]));
   const { rows, samples, grown } = await compare(ways, () => sameFile(lane, file, target));
   raw?.end();
-  const against = (name, goal) => ({ text: `copyIn / ${label[name]}`, value: ratio(samples.ours, samples[name]), ...goal });
+  const against = (name, goal) =>
+    ({ text: `copyIn / ${label[name]}`, value: ratio(samples.ours, samples[name]), ...goal });
   const first = vm ? against("ssh", { bound: 0.9, least: true }) : against("relay", { bound: 0.8, least: true });
   const others = Object.keys(work).filter((name) => !["ours", "ssh", "relay"].includes(name));
   report({

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench copyin-small [--vm]`: many small files into the guest, beside the ways it would be done without us: 20,000 into
-// a VM, 50,000 where the guest is this machine. Last line: one JSON object.
+// `bench copyin-small [--vm]`: many small files into the guest, beside the ways it would be done without us: 20,000
+// into a VM, 50,000 where the guest is this machine. Last line: one JSON object.
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { makeTree, remove } from "./lib/data.mjs";
@@ -15,7 +15,8 @@ const count = Math.round(bytesOr((vm ? 20_000 : 50_000) * 4608) / 4608);
 const FEW = Math.min(count, 1000); // of which `limactl copy` says its rate: all would take it many minutes
 
 await withLane(async ({ lane, dir, flow }) => withPlace(async (place) => {
-  const tree = makeTree(join(place, "tree"), count), few = makeTree(join(place, "few"), FEW), target = join(dir, "tree");
+  const tree = makeTree(join(place, "tree"), count), few = makeTree(join(place, "few"), FEW);
+  const target = join(dir, "tree");
   const peers = await peersOf({ lane, vm, flow, place });
   const { clear } = peers, from = quote(tree.dir), to = quote(peers.dir);
 
@@ -45,7 +46,8 @@ await withLane(async ({ lane, dir, flow }) => withPlace(async (place) => {
     }),
   };
   const { rows, samples, grown } = await compare(ways, () => sameTree(lane, tree, target));
-  const against = (name, goal) => ({ text: `copyIn / ${rows[name]}`, value: ratio(samples.ours, samples[name]), ...goal });
+  const against = (name, goal) =>
+    ({ text: `copyIn / ${rows[name]}`, value: ratio(samples.ours, samples[name]), ...goal });
   report({
     bench: vm ? `copyin-small-vm-${transport}` : "copyin-small",
     title: `${count} files, ${round(tree.bytes / MiB)} MiB, into the guest`, unit: "files/s", rows, samples,

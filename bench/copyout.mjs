@@ -56,8 +56,10 @@ async function measure({ lane, dir, flow, place }) {
   };
   const { rows, samples, grown } = await compare(ways, () => sameFile(lane, target, bigOne));
   raw?.end();
-  const against = (name, size, text, goal) =>
-    ({ text: `${size} files: copyFileOut / ${text}`, value: ratio(samples[`ours_${size}`], samples[`${name}_${size}`]), ...goal });
+  const against = (name, size, text, goal) => {
+    const value = ratio(samples[`ours_${size}`], samples[`${name}_${size}`]);
+    return { text: `${size} files: copyFileOut / ${text}`, value, ...goal };
+  };
   report({
     bench: vm ? `copyout-vm-${transport}` : "copyout",
     title: "files out of the guest", unit: "MiB/s", rows, samples,

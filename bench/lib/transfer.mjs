@@ -43,7 +43,8 @@ export async function compare(ways, check) {
   return { rows, samples, grown: watch.grown() };
 }
 
-export const memoryGoal = (value) => ({ text: "growth of the host process's memory in all turns, MiB", value, bound: 24 });
+export const memoryGoal = (value) =>
+  ({ text: "growth of the host process's memory in all turns, MiB", value, bound: 24 });
 
 export async function hashOf(file) {
   const hash = createHash("sha256");
@@ -61,5 +62,6 @@ export async function sameFile(lane, onHost, inGuest) {
 export async function sameTree(lane, { count, bytes }, inGuest) {
   const script = `find ${quote(inGuest)} -type f -printf '%s\\n' | awk '{ n++; b += $1 } END { print n, b }'`;
   const { stdout } = await lane.exec(script, { cwd: "/" });
-  if (stdout.trim() !== `${count} ${bytes}`) throw new Error(`${stdout.trim()} instead of ${count} ${bytes} in the guest`);
+  const said = stdout.trim();
+  if (said !== `${count} ${bytes}`) throw new Error(`${said} instead of ${count} ${bytes} in the guest`);
 }

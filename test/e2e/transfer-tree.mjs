@@ -13,7 +13,7 @@ const HOME = "/home/agent",
   KINDS = `${HOME}/kinds`; // what kindTests has put there
 const LEADING_OUT = ["links/absolute", "links/up"];
 
-/** What the guest's manifest is on the host: links that lead out are left out, modes are ours. */
+/** What the guest's manifest is on the host: links that lead out are left out, modes are ours, times begin in 1970. */
 function expected(guest, executables) {
   const umask = process.umask();
   const mode = {
@@ -22,7 +22,10 @@ function expected(guest, executables) {
     l: (m) => m,
   };
   const kept = new Map([...guest].filter(([name]) => !LEADING_OUT.includes(name)));
-  for (const entry of kept.values()) entry.mode = mode[entry.type](parseInt(entry.mode, 8)).toString(8);
+  for (const entry of kept.values()) {
+    entry.mode = mode[entry.type](parseInt(entry.mode, 8)).toString(8);
+    entry.mtime = entry.mtime.replace(/^-\d+/, "0");
+  }
   return kept;
 }
 
@@ -50,8 +53,9 @@ export function treeTests(lane) {
         LEADING_OUT.some((name) => r.skippedPath.endsWith(name)),
         r.skippedPath,
       );
-      // A hard link comes as a file of its own.
-      assert.deepEqual(differences(expected(there, executables), hostManifest(to), ["user", "links", "same"]), []);
+      // A hard link comes as a file of its own, and holes as zeros.
+      const but = ["user", "links", "same", "data"];
+      assert.deepEqual(differences(expected(there, executables), hostManifest(to), but), []);
     });
 
   attack(
@@ -151,7 +155,8 @@ export function treeTests(lane) {
   });
 
   attack("links that lead out are left out, however they do it", async ({ repo }) => {
-    const out = ["/etc", "..", "../x", "a/../../x", "a/../..", "./../x", "sub/../f", "//etc", "sub/../../../t", "/home/agent/ln/f"];
+    const out = ["/etc", "//etc", "/home/agent/ln/f", "..", "../x", "./../x", "a/../..", "a/../../x", "sub/../../../t"];
+    out.push("sub/../f"); // by what may be a link by then
     await guest(
       "rm -rf ln && mkdir -p ln/sub/deep && echo x >ln/f && cd ln && ln -s ../f sub/in && ln -s ../../f sub/deep/in && " +
         "ln -s ../../../f sub/deep/out",

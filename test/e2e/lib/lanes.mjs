@@ -78,7 +78,10 @@ export const scriptedAgent = (script) => ({
     line.startsWith("RESULT ") ? [{ type: "result", result: line.slice(7) }] : [{ type: "text", text: line + "\n" }],
 });
 
-/** Another Node process that owns a lane: lib/owner.mjs, or `file` here, with `options` as JSON. `lines` fills with what it prints. */
+/**
+ * Another Node process that owns a lane: lib/owner.mjs, or `file` here, with `options` as JSON. `lines` fills with what
+ * it prints.
+ */
 export function startOwner(options = {}, { env = {}, wrapper = [], file = "./owner.mjs" } = {}) {
   const script = fileURLToPath(new URL(file, import.meta.url));
   const [program, ...args] = [
