@@ -57,7 +57,7 @@ $(B)/test_chan_model: test/c/test_chan_model.c $(SIM) $(wildcard test/fuzz/*.h s
 	  -Wl,--allow-multiple-definition $(LDFLAGS) -lcmocka $(LIBS) -lpthread
 
 # Fuzzers: with libFuzzer (VARIANT=fuzz CC=clang), else with a driver of our own that runs over the corpus and mutations of it.
-FUZZERS := frame lines utf8 chan agent tree
+FUZZERS := frame lines utf8 chan agent tree untar
 $(B)/fuzz_%: test/fuzz/fuzz_%.c test/fuzz/driver.c $(SIM) $(wildcard test/fuzz/*.h src/agent/*.[ch]) $(B)/libal_core.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Itest/fuzz -o $@ $< $(if $(filter chan agent,$*),$(SIM)) $(if $(filter fuzz,$(VARIANT)),-fsanitize=fuzzer,test/fuzz/driver.c) \

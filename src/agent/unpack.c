@@ -148,6 +148,12 @@ go_to(const char *path, const char **name) {
 /* ---- entries ---- */
 
 static int
+broken(const char *why) {
+  archive.why = why;
+  return -EINVAL;
+}
+
+static int
 write_range(int fd, off_t at, uint64_t n) {
   static bool no_splice;
   while (n > 0) {
@@ -159,7 +165,7 @@ write_range(int fd, off_t at, uint64_t n) {
       if (r < 0) return r;
       ssize_t moved = splice(0, NULL, fd, &at, direct, SPLICE_F_MOVE);
       if (moved < 0 && errno != EINVAL) return -errno;
-      if (moved == 0) return -ENODATA;
+      if (moved == 0) return broken("the archive ends early");
       no_splice = moved < 0; /* not a pipe, or not on this file system */
       if (moved < 0) continue;
       al_untar_moved(&archive, (uint64_t) moved);
@@ -167,7 +173,7 @@ write_range(int fd, off_t at, uint64_t n) {
       continue;
     }
     ssize_t got = al_untar_data(&archive, &p, n);
-    if (got <= 0) return got < 0 ? (int) got : -ENODATA;
+    if (got < 0) return (int) got;
     n -= (uint64_t) got;
     while (got > 0) {
       ssize_t done = pwrite(fd, p, (size_t) got, at);
@@ -266,12 +272,12 @@ put_tree(void) {
 static int
 put_single(void) {
   int r = al_untar_next(&archive, &entry);
-  if (r == 0 || (r == 1 && entry.kind != AL_UNTAR_FILE)) r = -EINVAL;
+  if (r == 0 || (r == 1 && entry.kind != AL_UNTAR_FILE)) r = broken("no file");
   if (r < 0) return r;
   r = write_file(place.fd);
   if (r == 0 && fchmod(place.fd, entry.mode & 0777) != 0) r = -errno;
   if (r == 0) r = al_untar_next(&archive, &entry);
-  return r == 1 ? -EINVAL : r;
+  return r == 1 ? broken("more than one file") : r;
 }
 
 /* ---- the program ---- */

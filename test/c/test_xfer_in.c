@@ -277,6 +277,28 @@ test_xfer_in_cancel_removes_the_temporary(void **state) {
   rig_end(&r);
 }
 
+/* A guest that is slow to clean up is not waited for, and does it all the same. */
+static void
+test_xfer_in_cancel_does_not_wait_for_a_slow_guest(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "head -c 200000000 /dev/zero > big && printf old > target");
+  al_xfer_t *x = begin_in(&r, path(&r, "big"), path(&r, "target"), &o);
+  wait_for_leftover(&r, &o);
+  kill(r.agent, SIGSTOP);
+  al_xfer_cancel(x, NULL);
+  rig_wait(&r, &o.done, 4000);
+  assert_fails(&o, AL_EABORTED, NULL);
+  assert_int_equal(leftovers(r.dir), 1);
+  kill(r.agent, SIGCONT);
+  for (int i = 0; i < 500 && leftovers(r.dir) > 0; i++) rig_idle(&r, 10);
+  assert_target_kept(&r);
+  copy_in(&r, path(&r, "target"), path(&r, "other"), &o); /* the channel goes on */
+  assert_ok(&o);
+  rig_end(&r);
+}
+
 static void
 test_xfer_in_ends_with_its_channel(void **state) {
   (void) state;
@@ -384,6 +406,7 @@ main(void) {
     cmocka_unit_test(test_xfer_in_leaves_out_what_is_ignored),
     cmocka_unit_test(test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure),
     cmocka_unit_test(test_xfer_in_cancel_removes_the_temporary),
+    cmocka_unit_test(test_xfer_in_cancel_does_not_wait_for_a_slow_guest),
     cmocka_unit_test(test_xfer_in_ends_with_its_channel),
     cmocka_unit_test(test_xfer_in_outlives_a_channel_that_ends_while_the_host_is_looked_at),
     cmocka_unit_test(test_xfer_progress_is_told_seldom_and_may_cancel),
