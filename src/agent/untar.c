@@ -345,6 +345,7 @@ al_untar_next(al_untar_t *u, al_untar_entry_t *e) {
   if (r == 0) r = skip(u, u->padding);
   u->left = u->padding = 0;
   e->ranges_len = 0;
+  e->size = 0;
   while (r == 0) {
     r = need(u, BLOCK);
     if (r <= 0) return r < 0 ? r : bad(u, "the archive ends early");

@@ -45,7 +45,7 @@ tar_pax(tar_make_t *t, const char *const *records) {
   size_t n = 0;
   for (; *records; records++) {
     size_t body = strlen(*records) + 2, len = body + 1;
-    for (char digits[16]; len != body + strlen(digits);) snprintf(digits, sizeof digits, "%zu", len = body + (size_t) snprintf(digits, sizeof digits, "%zu", len));
+    while (len != body + (size_t) snprintf(text + n, 8, "%zu", len)) len = body + strlen(text + n);
     n += (size_t) snprintf(text + n, sizeof text - n, "%zu %s\n", len, *records);
   }
   tar_put(t, 'x', "pax", "", 0644, text, n);
