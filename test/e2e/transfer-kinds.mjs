@@ -110,7 +110,7 @@ export function makeKinds() {
   writeFileSync(join(deep, "at the end"), "deep");
   writeFileSync(join(dir, "closed/inside"), "in a directory that nobody may write");
   touch(dir, "2001-02-03 04:05:06.123456789", "one", "sub/large", "empty", "links/dangling");
-  touch(dir, "1969-12-31 23:59:58.5 UTC", "nothing");
+  touch(dir, "1969-12-31 23:59:58 UTC", "nothing"); // of such times only whole seconds are kept
   touch(dir, "2105-01-01 00:00:00 UTC", "holes/only", "private");
   chmodSync(join(dir, "private"), 0o700);
   chmodSync(join(dir, "closed"), 0o555);
