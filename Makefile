@@ -83,7 +83,7 @@ check-c: $(TESTS) $(AGENT_TEST)
 check-oom: $(B)/test_oom_engine $(AGENT_TEST)
 	AL_OOM=all AL_AGENT=$(AGENT_TEST) LIMIT=7200 scripts/run-c-tests $(B)/test_oom_engine
 # What has threads or is called from several, for VARIANT=tsan. Addresses are fixed because TSan's shadow does not cover all places.
-THREADED := work proc db registry event chan chan_flow chan_end exec exec_end xfer_in xfer_out xfer_tree transport lima_boot lima_destroy home image
+THREADED := work proc db registry event chan chan_flow chan_end exec exec_end xfer_in xfer_in_tree xfer_in_kill xfer_out xfer_tree transport lima_boot lima_destroy home image
 check-threads: $(THREADED:%=$(B)/test_%) $(AGENT_TEST)
 	AL_AGENT=$(AGENT_TEST) TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1 setarch -R scripts/run-c-tests $(THREADED:%=$(B)/test_%)
 # Everything: where valgrind 3.19 has no pidfd_open and openat2, the platform layer takes its other way, so nothing is skipped.

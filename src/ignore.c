@@ -56,7 +56,7 @@ double_star(const char *text, const char *p) {
 }
 
 /* Whenever something does not match, the last star takes one byte more, and when that would be a slash, the last double
- * star one directory more. Those before them need not be looked at again, so this ends after |pattern| x |path| steps. */
+ * star one directory more. Those before them need not be looked at again, so this ends after pattern x path steps. */
 static bool
 matches(const char *text, const char *s) {
   const char *p = text, *star = NULL, *star_at = NULL, *deep = NULL, *deep_at = NULL, *end;

@@ -194,8 +194,8 @@ guest_clashes(xfer_in_t *x) {
   }
   al_utf8_printable(text, sizeof text, said + 2, n - 2, true);
   const char *slash = text[0] ? "/" : "";
-  al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "%s%s%s is %s and %s%s%s in the guest is %s: nothing was copied", x->host,
-    slash, text, comes, x->guest, slash, text, is);
+  al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "%s%s%s is %s and %s%s%s in the guest is %s: nothing was copied",
+    x->host, slash, text, comes, x->guest, slash, text, is);
   al_err_cure(&x->base.err, "Remove one of the two, or copy to another path.");
 }
 
@@ -296,7 +296,8 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const ch
   al_tail_init(&x->clash, 2 + AL_PATH_MAX);
   x->host = al_strdup(host_path);
   x->guest = al_strdup(guest_path);
-  x->tar = (al_tar_t){ .host_path = x->host, .name = x->guest ? strrchr(x->guest, '/') + 1 : NULL, .pipe = &x->pipe, .fd = -1 };
+  x->tar = (al_tar_t){ .host_path = x->host, .pipe = &x->pipe, .fd = -1 };
+  if (x->guest) x->tar.name = strrchr(x->guest, '/') + 1;
   x->job.data = x;
   x->tar.count = cbs->on_progress != NULL;
   if (ignore && (r = al_ignore_open(ignore, &x->ignore, err)) < 0) {

@@ -188,6 +188,7 @@ typedef struct al_tree_out_s {
   int depth;             /* of dirs; -1 = none */
   int fd;                /* the file that is written; -1 = none */
   al_tree_entry_t file;
+  uint64_t at; /* in the file */
   mode_t mask;           /* 0777 less the process's umask */
   char tmp[AL_TMP_NAME]; /* "" = there is no temporary directory */
 } al_tree_out_t;

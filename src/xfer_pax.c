@@ -130,7 +130,7 @@ al__pax_header(al_pax_t *x) {
   archive_entry_set_dev(x->entry, 0);
   archive_entry_set_ino64(x->entry, 0);
   archive_entry_set_nlink(x->entry, 1);
-  /* The map of a sparse file is written with its first data, even with none; it must not come where data was read to. */
+  /* The map of a sparse file is written with its first data, even with none; it must not come where data was read. */
   return checked(
     x, archive_write_header(x->a, x->entry) == ARCHIVE_OK && archive_write_data(x->a, "", 0) == ARCHIVE_OK);
 }

@@ -186,7 +186,8 @@ put_file(walk_t *w, int dir, const char *name) {
   struct stat st;
   AL_AUTO_FD int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (fd < 0 && errno == ENOENT) return 0; /* gone: not in the tree */
-  if (fd < 0 && (errno == ELOOP || errno == ENXIO)) return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
+  if (fd < 0 && (errno == ELOOP || errno == ENXIO))
+    return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
   if (fd < 0 || fstat(fd, &st) < 0) return unreadable(w, errno);
   if (!S_ISREG(st.st_mode)) return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
   al__pax_begin(&w->pax, archive_path(w), &st);

@@ -19,7 +19,8 @@
  * rename. */
 
 #define TRIES 8
-#define MTIME_MAX (UINT32_MAX * 4ll) /* the year 2514; what lies beyond is nobody's file */
+#define MTIME_MAX (UINT32_MAX * 4ll) /* the year 2514, and 1425; what lies beyond is nobody's file */
+#define BLOCK 4096u /* of a file; where it is one of zeros, a hole */
 
 static int
 failed(al_tree_out_t *t, const char *doing, int error) {
@@ -33,7 +34,7 @@ failed(al_tree_out_t *t, const char *doing, int error) {
 
 static struct timespec
 mtime_of(const al_tree_entry_t *e) {
-  int64_t s = e->mtime_s < 0 ? 0 : e->mtime_s > MTIME_MAX ? MTIME_MAX : e->mtime_s;
+  int64_t s = e->mtime_s < -MTIME_MAX ? -MTIME_MAX : e->mtime_s > MTIME_MAX ? MTIME_MAX : e->mtime_s;
   return (struct timespec){ .tv_sec = (time_t) s, .tv_nsec = (long) e->mtime_ns };
 }
 
@@ -93,20 +94,41 @@ on_file(void *data, const al_tree_entry_t *e) {
   t->fd = openat(t->dirs[t->depth], e->name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (t->fd < 0) return failed(t, "making a file", errno);
   t->file = *e;
+  t->at = 0;
   return 0;
 }
 
+static bool
+all_zero(const uint8_t *p, size_t n) {
+  return p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
+}
+
+/* How many of `n` bytes at `at` lie in the same block of the file. */
+static size_t
+in_block(uint64_t at, size_t n) {
+  size_t left = BLOCK - (size_t) (at % BLOCK);
+  return left < n ? left : n;
+}
+
+/* What a block has of zeros only is left out: in a new file it is there already. So holes stay holes. */
 static int
 on_bytes(void *data, const uint8_t *p, size_t n) {
   al_tree_out_t *t = data;
   int r = al__place_room(&t->place, n);
   if (r < 0) return r;
   while (n > 0) {
-    ssize_t k = write(t->fd, p, n);
+    size_t part = 0, zeros = 0;
+    while (part < n && zeros == 0) {
+      size_t next = in_block(t->at + part, n - part);
+      if (all_zero(p + part, next)) zeros = next;
+      else part += next;
+    }
+    ssize_t k = part > 0 ? pwrite(t->fd, p, part, (off_t) t->at) : (ssize_t) zeros;
     if (k < 0 && errno == EINTR) continue;
     if (k < 0) return failed(t, "writing", errno);
     p += k;
     n -= (size_t) k;
+    t->at += (uint64_t) k;
   }
   return 0;
 }
@@ -114,7 +136,8 @@ on_bytes(void *data, const uint8_t *p, size_t n) {
 static int
 on_file_end(void *data) {
   al_tree_out_t *t = data;
-  int r = set_attrs(t->fd, &t->file, file_mode(t, &t->file));
+  int r = ftruncate(t->fd, (off_t) t->at) < 0 ? -errno : 0; /* it may end with zeros */
+  if (r == 0) r = set_attrs(t->fd, &t->file, file_mode(t, &t->file));
   if (close(t->fd) < 0 && r == 0 && errno != EINTR) r = -errno;
   t->fd = -1;
   return r < 0 ? failed(t, "writing", -r) : 0;

@@ -4,7 +4,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -191,9 +193,20 @@ look(al_place_t *p, struct stat *st) {
   return 1;
 }
 
+/* Where a link to a directory leads, when the target itself is one: a worktree has it from its commit, and the host's own
+ * is followed too. Links below are not. */
+static const char *
+led_to(const char *path, char real[PATH_MAX]) {
+  struct stat st;
+  bool follow = lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+  return follow && realpath(path, real) != NULL ? real : path;
+}
+
 int
 al_place_open(al_place_t *p, const char *path, bool tree) {
   struct stat st, above;
+  char real[PATH_MAX];
+  if (tree) path = led_to(path, real);
   size_t n = strlen(path);
   *p = (al_place_t) {.parent = -1, .target = -1, .fd = -1, .tree = tree};
   if (n < 2 || n > AL_UNTAR_PATH || path[0] != '/' || path[n - 1] == '/') return -EINVAL;

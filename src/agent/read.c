@@ -71,6 +71,8 @@ check_file(int fd, uint64_t *size) {
   if (fstat(fd, &st) != 0) err = -errno;
   else if (S_ISDIR(st.st_mode)) err = -EISDIR;
   else if (!S_ISREG(st.st_mode)) err = -EINVAL;
+  /* As in /proc: nobody can say how much has to come. */
+  else if (st.st_size == 0 && read(fd, &(char) {0}, 1) > 0) err = -EINVAL;
   if (err == 0) *size = (uint64_t) st.st_size;
   else close(fd);
   return err;

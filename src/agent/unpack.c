@@ -19,8 +19,8 @@
 #define DIR_FLAGS (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 #define DIRECT_LEAST 65536u /* bytes of a file that are worth the moving past our buffer */
 
-/* The directories from the root of the tree to the one that is being filled. The archive has what is in a directory right
- * behind it, so each gets its mode and its times when the first path that is not below it comes. */
+/* The directories from the root of the tree to the one that is being filled. The archive has what is in a directory
+ * right behind it, so each gets its mode and its times when the first path that is not below it comes. */
 typedef struct level_s {
   int fd;           /* -1 = not opened: an empty one need not be */
   size_t name, end; /* in `here` */
@@ -127,8 +127,8 @@ is_below(const char *path, size_t n) {
   return end == 0 || (end <= n && memcmp(path, here, end) == 0 && (end == n || path[end] == '/'));
 }
 
-/* Goes to the directory that `path` is in and opens it; *name is path's last part. What the archive has not named is made
- * with the usual mode. */
+/* Goes to the directory that `path` is in and opens it; *name is path's last part. What the archive has not named is
+ * made with the usual mode. */
 static int
 go_to(const char *path, const char **name) {
   const char *slash = strrchr(path, '/');
@@ -200,7 +200,8 @@ write_file(int fd) {
   return futimens(fd, times) == 0 ? 0 : -errno;
 }
 
-/* A file is made with its mode, which counts for those who open it later. Not setuid and setgid: its owner is another. */
+/* A file is made with its mode, which counts for those who open it later. Not setuid and setgid: its owner is another.
+ */
 static int
 put_file(int dir, const char *name) {
   int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, entry.mode & 0777);
@@ -319,7 +320,8 @@ set_up(void) {
 /* What went wrong, with the path in the guest where it did. */
 static int
 failed(int err, const char *target, const char *at) {
-  const char *why = err == -EINVAL && archive.why != NULL ? archive.why : err == -EINTR ? "it was ended" : strerror(-err);
+  const char *why = err == -EINVAL && archive.why != NULL ? archive.why : strerror(-err);
+  if (err == -EINTR) why = "it was ended";
   dprintf(2, "%s%s%s: %s", target, at[0] != 0 ? "/" : "", at, why);
   return 1;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unpacking, a program of its own that the agent starts in its own image: contracts of its parts. No heap of our own. */
+/* Unpacking, a program of its own in the same file as the agent: contracts of its parts. No heap of its own. */
 #ifndef AL_UNPACK_H
 #define AL_UNPACK_H
 
@@ -71,8 +71,8 @@ typedef struct al_place_s {
   int fd;                       /* the temporary file or directory, locked */
   bool tree;
   char tmp[AL_PLACE_NAME];      /* "" = there is none */
-  /* Of a clash: kinds ('f'ile, 'd'irectory, 'l'ink, 'o'ther) of what comes and of what is there; the path below the target
-   * of it, and of any other failure. */
+  /* Of a clash: kinds ('f'ile, 'd'irectory, 'l'ink, 'o'ther) of what comes and of what is there; the path below the
+   * target of it, and of any other failure. */
   char kinds[2];
   char at[AL_UNTAR_PATH + 1];
 } al_place_t;
@@ -80,8 +80,8 @@ typedef struct al_place_s {
 /* Makes missing parents and the temporary sibling, removes those that nobody holds any more. -EEXIST: a clash. */
 int
 al_place_open(al_place_t *p, const char *path, bool tree);
-/* Looks for clashes (-EEXIST) before it changes anything, then puts everything in place. `mode` and `times` are a tree's
- * own. */
+/* Looks for clashes (-EEXIST) before it changes anything, then puts everything in place. `mode` and `times` are a
+ * tree's own. */
 int
 al_place_commit(al_place_t *p, mode_t mode, const struct timespec times[2]);
 /* Removes what is not in place. */
@@ -90,8 +90,8 @@ al_place_undo(al_place_t *p);
 
 /* ---- unpack.c ---- */
 
-/* agent --unpack USER tree|file PATH; USER "" = stay who we are. The archive comes on stdin. Exit status 0; 1: why is on
- * stderr; AL_UNPACK_CLASH: what comes, what is there and the path below the target are on stdout. */
+/* agent --unpack USER tree|file PATH; USER "" = stay who we are. The archive comes on stdin. Exit status 0; 1: why is
+ * on stderr; AL_UNPACK_CLASH: what comes, what is there and the path below the target are on stdout. */
 int
 al_unpack_main(int argc, char **argv);
 

@@ -50,6 +50,10 @@ test_xfer_in_file_is_put_in_place_whole(void **state) {
   copy_in(&r, path(&r, "rootlink"), path(&r, "x/link"), &o); /* the root is followed, the target is replaced */
   assert_ok(&o);
   sh(&r, "test ! -L x/link && cmp f x/link && test \"$(cat x/victim)\" = old");
+  sh(&r, "mkdir -p led/to from && ln -s led/to dlink && printf a > led/to/kept && printf b > from/new");
+  copy_in(&r, path(&r, "from"), path(&r, "dlink"), &o); /* a directory's target is followed too */
+  assert_ok(&o);
+  sh(&r, "test -L dlink && test \"$(cat led/to/kept led/to/new)\" = ab && test -z \"$(find led -name '.agent-lane*')\"");
   copy_in(&r, path(&r, "f"), path(&r, "$(touch pwned)'\";touch pwned;-x"), &o);
   assert_ok(&o);
   sh(&r, "test ! -e pwned");
@@ -73,7 +77,7 @@ test_xfer_in_clash_names_both_and_changes_nothing(void **state) {
     { "mkdir -p to && mkfifo to/d", "mkdir -p from/d", "a directory", "no file", "/d" },
     { "mkdir -p to", "printf f > from", "a file", "a directory", "" },
     { "printf f > to", "mkdir from", "a directory", "a file", "" },
-    { "ln -s outside to", "mkdir from && printf f > from/x", "a directory", "a link", "" },
+    { "ln -s nothing to", "mkdir from && printf f > from/x", "a directory", "a link", "" },
   };
   for (size_t i = 0; i < sizeof clashes / sizeof clashes[0]; i++) {
     outcome_t o;

@@ -43,6 +43,8 @@ test_xfer_out_takes_regular_files_only(void **state) {
   assert_fails(&o, AL_ENOT_A_FILE, NULL);
   copy_out(&r, "/dev/zero", path(&r, "t/t"), NULL, 0, &o);
   assert_fails(&o, AL_ENOT_A_FILE, NULL);
+  copy_out(&r, "/proc/version", path(&r, "t/t"), NULL, 0, &o); /* has contents, but no size */
+  assert_fails(&o, AL_ENOT_A_FILE, NULL);
   struct sockaddr_un at = { .sun_family = AF_UNIX };
   snprintf(at.sun_path, sizeof at.sun_path, "%s/socket", r.dir);
   int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -127,6 +127,23 @@ test_xfer_tree_keeps_to_its_limits(void **state) {
   rig_end(&r);
 }
 
+static void
+test_xfer_tree_keeps_holes_and_old_times(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "mkdir s && truncate -s 3000001 s/none && truncate -s 9000000 s/mid"
+         " && printf data | dd of=s/mid bs=1 seek=5000000 conv=notrunc status=none"
+         " && (printf begin; head -c 5000000 /dev/zero; printf end) > s/zeros && head -c 70000 /dev/urandom > s/full"
+         " && truncate -s 4000000 s/full && printf '\\0' > s/one && : > s/empty"
+         " && touch -d '1969-12-31 23:59:58.25 UTC' s/one && touch -h -d '1950-01-01 00:00:00 UTC' s/empty");
+  copy_tree(&r, path(&r, "s"), path(&r, "t"), NULL, &o);
+  assert_ok(&o);
+  sh(&r, "diff -r s t && test \"$(cd s && stat -c '%%n %%s %%.Y' *)\" = \"$(cd t && stat -c '%%n %%s %%.Y' *)\"");
+  sh(&r, "test $(du -sk t | cut -f1) -le 400"); /* of 21 MB */
+  rig_end(&r);
+}
+
 /* Both ends bound the depth: the host what it is asked for, the guest what it can. */
 static void
 test_xfer_tree_is_never_too_deep(void **state) {
@@ -311,7 +328,7 @@ test_xfer_tree_disk_failure_leaves_nothing(void **state) {
     rig_end(&r);
     skip();
   }
-  sh(&r, "mkdir -p g/d many few && printf f > few/f && head -c 5000000 /dev/zero > g/d/big && for i in $(seq 500); do : > many/$i; done && mkdir small/old");
+  sh(&r, "mkdir -p g/d many few && printf f > few/f && head -c 5000000 /dev/urandom > g/d/big && for i in $(seq 500); do : > many/$i; done && mkdir small/old");
   copy_tree(&r, path(&r, "g"), path(&r, "small/old"), NULL, &bytes);
   int left = leftovers(path(&r, "small"));
   sh(&r, "test -z \"$(ls -A small/old)\" && umount small");
@@ -391,6 +408,7 @@ main(void) {
     cmocka_unit_test(test_xfer_tree_refuses_what_is_no_directory),
     cmocka_unit_test(test_xfer_tree_refuses_what_it_does_not_take),
     cmocka_unit_test(test_xfer_tree_keeps_to_its_limits),
+    cmocka_unit_test(test_xfer_tree_keeps_holes_and_old_times),
     cmocka_unit_test(test_xfer_tree_is_never_too_deep),
     cmocka_unit_test(test_xfer_tree_tells_what_changed),
     cmocka_unit_test(test_xfer_tree_cancel_leaves_nothing),
