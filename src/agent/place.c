@@ -263,7 +263,8 @@ check(al_place_t *p, int from, int to) {
   int r = 0;
   if (fstat(from, &a) != 0 || fstat(to, &b) != 0) return -errno;
   if (a.st_dev != b.st_dev) return -EXDEV;
-  if (faccessat(to, ".", W_OK | X_OK, 0) != 0) return -errno;
+  bool own = b.st_uid == geteuid() && (b.st_mode & 0500) == 0500; /* then move_into can open it */
+  if (!own && faccessat(to, ".", W_OK | X_OK, 0) != 0) return -errno;
   DIR *d = list(from);
   if (d == NULL) return -errno;
   for (struct dirent *e; r == 0 && (e = next(d)) != NULL;) {
@@ -337,13 +338,25 @@ move_all(al_place_t *p, int from, int to) {
   return r;
 }
 
+/* A directory of the user's own that it may not write to is opened for as long as that takes; dress() shuts it again. */
+static int
+move_into(al_place_t *p, int from, int to) {
+  struct stat st;
+  if (fstat(to, &st) != 0) return -errno;
+  bool shut = st.st_uid == geteuid() && (st.st_mode & 0200) == 0;
+  if (shut && fchmod(to, (st.st_mode & 07777) | 0200) != 0) return -errno;
+  int r = move_all(p, from, to);
+  if (r != 0 && shut) (void) fchmod(to, st.st_mode & 07777);
+  return r;
+}
+
 static int
 merge(al_place_t *p, int from, int to) {
   struct stat st;
   if (fstat(from, &st) != 0) return -errno;
   const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, st.st_mtim};
   if ((st.st_mode & 0700) != 0700 && fchmod(from, 0700) != 0) return -errno;
-  int r = move_all(p, from, to);
+  int r = move_into(p, from, to);
   return r == 0 ? dress(to, st.st_mode, times) : r;
 }
 
@@ -363,7 +376,7 @@ merge_tree(al_place_t *p, mode_t mode, const struct timespec times[2]) {
   int to = openat(p->target, p->name, DIR_FLAGS);
   if (to < 0) return -errno;
   int r = fchmod(p->fd, 0700) == 0 ? check(p, p->fd, to) : -errno;
-  if (r == 0) r = move_all(p, p->fd, to);
+  if (r == 0) r = move_into(p, p->fd, to);
   if (r == 0) {
     (void) unlinkat(p->parent, p->tmp, AT_REMOVEDIR);
     r = dress(to, mode, times);
