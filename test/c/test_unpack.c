@@ -272,11 +272,14 @@ test_unpack_says_what_failed_and_where(void **state) {
   tar_put(&tar, '0', "sub/b", "", 0644, "new", 3);
   tar_end(&tar);
   assert_int_equal(unpack_made("file", "x"), 1);
-  sh("mkdir -p to/sub && printf old > to/a && chmod 1777 . && chown -R 65534:65534 to && chmod 555 to/sub && chmod 644 archive && cp \"$AL_AGENT\" agent && chmod 755 agent && chown 65534 archive");
+  sh("mkdir -p to/sub && printf old > to/a && chmod 1777 . && chown -R 65534:65534 to && chmod 555 to/sub && chown 0:0 to/sub && chmod 644 archive && cp \"$AL_AGENT\" agent && chmod 755 agent && chown 65534 archive");
   sh("setpriv --reuid 65534 --clear-groups $PWD/agent --unpack '' tree %s/to < archive 2> said; test $? = 1", dir);
   slurp("said", said, sizeof said);
   assert_non_null(strstr(said, "to/sub: Permission denied"));
-  sh("test \"$(cat to/a)\" = old && rm agent");
+  sh("test \"$(cat to/a)\" = old && chown 65534:65534 to/sub");
+  /* A directory of one's own is opened for it. */
+  sh("setpriv --reuid 65534 --clear-groups $PWD/agent --unpack '' tree %s/to < archive", dir);
+  sh("test \"$(cat to/a to/sub/b)\" = newnew && rm agent");
   assert_int_equal(leftovers(), 0);
 }
 
