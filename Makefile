@@ -26,7 +26,7 @@ CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o)
 # whole engines on stand-ins, which live from /proc, memfd_create and mount namespaces
 LINUX_ONLY := $(if $(filter linux,$(OS)),,test/c/test_oom_engine.c test/c/test_exhaust.c test/c/test_disk.c)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(filter-out $(LINUX_ONLY),$(wildcard test/c/test_*.c)))
-AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c
+AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c src/tmp_name.c
 # what the C tests drive: the shipped agent, or the one with sanitizers (Linux only)
 AGENT_TEST := $(if $(filter linux,$(OS)),$(if $(filter asan,$(VARIANT)),$(B)/agent,prebuilds/guest/agent-$(shell uname -m)))
 WARDEN_SRC := $(filter-out src/warden/%_$(OTHER).c,$(wildcard src/warden/*.c))
@@ -83,7 +83,7 @@ check-c: $(TESTS) $(AGENT_TEST)
 check-oom: $(B)/test_oom_engine $(AGENT_TEST)
 	AL_OOM=all AL_AGENT=$(AGENT_TEST) LIMIT=7200 scripts/run-c-tests $(B)/test_oom_engine
 # What has threads or is called from several, for VARIANT=tsan. Addresses are fixed because TSan's shadow does not cover all places.
-THREADED := work proc db registry event chan chan_flow chan_end exec exec_end xfer_in xfer_in_tree xfer_in_kill xfer_out xfer_tree transport lima_boot lima_destroy home image
+THREADED := work proc db registry event chan chan_flow chan_end exec exec_end xfer_in xfer_in_tree xfer_in_kill xfer_out xfer_out_end xfer_tree transport lima_boot lima_destroy home image
 check-threads: $(THREADED:%=$(B)/test_%) $(AGENT_TEST)
 	AL_AGENT=$(AGENT_TEST) TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1 setarch -R scripts/run-c-tests $(THREADED:%=$(B)/test_%)
 # Everything: where valgrind 3.19 has no pidfd_open and openat2, the platform layer takes its other way, so nothing is skipped.
@@ -94,7 +94,7 @@ VALGRINDED := $(filter-out $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk
 check-valgrind: $(VALGRINDED) $(AGENT_TEST)
 	AL_AGENT=$(AGENT_TEST) WRAP="$(VALGRIND)" scripts/run-c-tests $(VALGRINDED)
 # the agent with sanitizers, for its own tests
-$(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h
+$(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h src/tmp_name.h
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fPIC,$(CFLAGS)) -o $@ $(AGENT_SRC) $(LDFLAGS)
 
@@ -108,7 +108,7 @@ $(B)/test_warden $(B)/test_warden_port: $(B)/warden
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)
 AGENT_CC_x86_64 ?= musl-gcc
 AGENT_CC_aarch64 ?= aarch64-linux-gnu-gcc
-prebuilds/guest/agent-%: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h
+prebuilds/guest/agent-%: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h src/tmp_name.h
 	@mkdir -p $(@D)
 	$(AGENT_CC_$*) $(AGENT_FLAGS) -o $@ $(AGENT_SRC)
 $(PRE)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)

@@ -4,9 +4,9 @@
 // Theory of operation. The engine thread puts every event into a queue under a mutex and wakes JavaScript once for each
 // turn of its loop, so one call carries whatever has gathered. The queue is bounded by the core's credits: LINES and
 // BYTES stop when JavaScript does not give them back with taken(), those of one stream are one event however small they
-// came, and of each copy's PROGRESS only the newest is kept. The thread-safe function holds the event loop open exactly while requests are unanswered. The
-// environment's clean-up hook is added after the thread-safe function's own and therefore runs before it: when that
-// function dies, the engine thread has already ended.
+// came, and of each copy's PROGRESS only the newest is kept. The thread-safe function holds the event loop open exactly
+// while requests are unanswered. The environment's clean-up hook is added after the thread-safe function's own and
+// therefore runs before it: when that function dies, the engine thread has already ended.
 #include "bridge.h"
 
 #include "values.h"

@@ -3,11 +3,11 @@
 // or its time says so.
 import { checkExec, checkText } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { LaneError, OWN_ERRORS, wordsOf } from "./errors.js";
+import { aborted, OWN_ERRORS, wordsOf } from "./errors.js";
 import { LineSink, tailText } from "./lines.js";
 import type { NativeValue } from "./native.js";
 import { checkNames, readOnce } from "./rules.js";
-import { Running, type Why } from "./running.js";
+import { Running } from "./running.js";
 import { atOnce, Feed, type Stdin } from "./stdin.js";
 
 /**
@@ -153,11 +153,6 @@ class Command extends Running {
   }
 }
 
-function aborted(signal: AbortSignal): Why {
-  const message = "the command was ended by its caller's signal";
-  return { code: "ABORTED", message, cure: "The caller cancelled the operation.", cause: signal.reason };
-}
-
 export function requestOf(
   lane: { readonly name: string; readonly worktreePath: string },
   command: string,
@@ -211,7 +206,7 @@ export async function runExec(
   checkExec(given);
   const core = engine();
   const { signal } = given;
-  if (signal?.aborted === true) throw new LaneError({ ...aborted(signal), lane: lane.name });
+  if (signal?.aborted === true) throw aborted("exec", lane.name, signal.reason);
   const running = new Command(core, lane.name, closing);
   const sinks = {
     1: running.sink("onLine", given.onLine),
@@ -219,7 +214,7 @@ export async function runExec(
   };
   const feed = running.feed(given.stdin);
   let id = 0;
-  const onAbort = (): void => running.end(aborted(signal as AbortSignal));
+  const onAbort = (): void => running.end(aborted("exec", lane.name, signal?.reason));
   // Before the command: a signal that cannot be listened to must not leave one running.
   signal?.addEventListener("abort", onAbort, { once: true });
   try {

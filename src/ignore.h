@@ -6,7 +6,7 @@
 #include "err.h"
 #include <stdbool.h>
 
-#define AL_IGNORE_MAX 4096        /* patterns */
+#define AL_IGNORE_MAX 1024        /* patterns */
 #define AL_IGNORE_LENGTH_MAX 4096 /* bytes of one */
 
 typedef struct al_ignore_s al_ignore_t;
@@ -16,7 +16,8 @@ typedef struct al_ignore_s al_ignore_t;
  * from the root of the tree on, else against the name alone, at any depth; with one at its end it matches directories
  * only. A whole component `**` is any number of directories, at the end everything below. `!` takes names back in, but
  * nothing below a directory that is ignored. Empty ones and those that begin with `#` match nothing. Bad ones (a
- * bracket without its end, a backslash at the end, nothing but `!` or slashes, too long) are AL_EBAD_OPTION, which names it. */
+ * bracket without its end, a backslash at the end, nothing but `!` or slashes, too long) are AL_EBAD_OPTION, which
+ * names it. */
 int
 al_ignore_open(const char *const *patterns, al_ignore_t **out, al_err_t *err);
 void

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The request attach: a lane of another process, used over a channel of our own. Its life is its owner's business. */
 #include "lane_attach.h"
-#include "lane_calls.h"
 #include "mem.h"
+#include "xfer.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -6,10 +6,6 @@
 #include "lane_life.h"
 #include "xfer.h"
 
-/* Bounds of maxCopyOutBytes and maxCopyOutTotalBytes, and the default of the latter. */
-#define AL_COPY_OUT_MOST (1ll << 40)
-#define AL_COPY_OUT_TOTAL (4ll << 30)
-
 typedef enum { AL_OP_EXEC, AL_OP_IN, AL_OP_OUT, AL_OP_TREE } al_op_kind_t;
 
 /* An open call into a lane: the request `id` is answered when it ends. */

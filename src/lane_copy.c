@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls copyIn, copyOut and copyTreeOut: what is asked for, how far it is, what came of it. */
 #include "frame.h"
+#include "ignore.h"
 #include "lane_calls.h"
 #include "mem.h"
 #include <errno.h>
 #include <string.h>
 
-#define IGNORE_MAX 1024 /* patterns of one call */
 #define ENTRIES_MOST 10000000
 
 static int
@@ -53,7 +53,7 @@ on_copied(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t
 
 typedef struct copy_call_s {
   const char *host, *guest, *root;
-  const char *ignore[IGNORE_MAX + 1];
+  const char *ignore[AL_IGNORE_MAX + 1];
   al_xfer_limits_t limits;
   al_xfer_cbs_t cbs;
 } copy_call_t;
@@ -75,7 +75,7 @@ read_paths(const al_val_t *p, copy_call_t *c, al_err_t *err) {
 static int
 read_ignore(const al_val_t *p, copy_call_t *c, al_err_t *err) {
   const al_val_t *list = al_val_get(p, "ignore");
-  return list ? al_op_texts(list, c->ignore, IGNORE_MAX + 1, "ignore", err) : 0;
+  return list ? al_op_texts(list, c->ignore, AL_IGNORE_MAX + 1, "ignore", err) : 0;
 }
 
 static int

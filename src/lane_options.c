@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What create is asked for: reads and checks the options of its params into the lane. */
-#include "lane_calls.h"
+#include "lane_life.h"
 #include "mem.h"
+#include "xfer.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "platform.h"
 #include "xfer_int.h"
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #define TELL_MS 100 /* between two calls of on_progress */
@@ -38,17 +37,8 @@ al__xfer_tmp_name(char out[AL_TMP_NAME]) {
   uint8_t r[8];
   int rc = al_plat_random(r, sizeof r);
   if (rc < 0) return rc;
-  snprintf(out, AL_TMP_NAME, ".agent-lane-%016llx.tmp", (unsigned long long) al_get64(r));
+  al_tmp_name(out, al_get64(r));
   return 0;
-}
-
-bool
-al__xfer_tmp_is(const char *name) {
-  static const char head[] = ".agent-lane-", tail[] = ".tmp";
-  const size_t digits = sizeof head - 1, end = digits + 16;
-  if (strlen(name) != end + sizeof tail - 1) return false;
-  return memcmp(name, head, digits) == 0 && strspn(name + digits, "0123456789abcdef") == 16
-    && strcmp(name + end, tail) == 0;
 }
 
 int

@@ -6,7 +6,10 @@
 #include "chan.h"
 #include "names.h"
 
+/* Bytes: default of maxCopyOutBytes and of maxCopyOutTotalBytes, and the bound of both. */
 #define AL_COPY_OUT_MAX (256ull << 20)
+#define AL_COPY_OUT_TOTAL (4ll << 30)
+#define AL_COPY_OUT_MOST (1ll << 40)
 #define AL_TREE_ENTRIES 100000u
 #define AL_TREE_DEPTH 64u
 

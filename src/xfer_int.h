@@ -7,6 +7,7 @@
 #include "buf.h"
 #include "ignore.h"
 #include "names.h"
+#include "tmp_name.h"
 #include "tree_parse.h"
 #include "xfer.h"
 #include <stdbool.h>
@@ -15,13 +16,8 @@
 
 #define AL_PIPE_MAX 524288u /* bytes between the reading thread and the loop */
 
-#define AL_TMP_NAME 40
-
-/* ".agent-lane-<random>.tmp": what is not in place yet, on either side. 0 or -errno. */
 int
-al__xfer_tmp_name(char out[AL_TMP_NAME]);
-bool
-al__xfer_tmp_is(const char *name); /* exactly such a name */
+al__xfer_tmp_name(char out[AL_TMP_NAME]); /* a random one; 0 or -errno */
 
 struct al_xfer_s { /* first member of every kind */
   al_xfer_cbs_t cbs;
@@ -101,7 +97,7 @@ al__pax_linked(al_pax_t *x); /* it is another name of a file that came before, a
 void
 al__pax_symlink(al_pax_t *x, const char *target);
 void
-al__pax_range(al_pax_t *x, int64_t at, int64_t n); /* data of a sparse file, rising; holes are given as data too */
+al__pax_range(al_pax_t *x, int64_t at, int64_t n); /* data of a sparse file, rising; each is given as data too, in its place */
 int
 al__pax_header(al_pax_t *x);
 /* Where data is best put for al__pax_data, with want more to come: it is not moved from there. */

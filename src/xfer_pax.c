@@ -121,8 +121,7 @@ al__pax_symlink(al_pax_t *x, const char *target) {
 
 void
 al__pax_range(al_pax_t *x, int64_t at, int64_t n) {
-  if (n < 0) archive_entry_sparse_clear(x->entry);
-  else archive_entry_sparse_add_entry(x->entry, at, n);
+  archive_entry_sparse_add_entry(x->entry, at, n);
 }
 
 int

@@ -195,7 +195,7 @@ sweep(al_place_t *p) {
     return;
   }
   for (struct dirent *e; (e = readdir(d));)
-    if (al__xfer_tmp_is(e->d_name)) remove_leftover(p->dir, e->d_name);
+    if (al_tmp_name_is(e->d_name)) remove_leftover(p->dir, e->d_name);
   closedir(d);
 }
 

@@ -300,7 +300,7 @@ put_dir(walk_t *w, int fd) {
 /* ---- the root ---- */
 
 static int
-count(walk_t *w, int fd) {
+count_all(walk_t *w, int fd) {
   w->until = uv_hrtime() + COUNT_NS;
   int r = each(w, fd, count_one);
   w->path.len = 1;
@@ -325,7 +325,7 @@ put_root(walk_t *w) {
   }
   if (t->count) {
     int fd = openat(t->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int r = fd < 0 ? unreadable(w, errno) : count(w, fd);
+    int r = fd < 0 ? unreadable(w, errno) : count_all(w, fd);
     if (r < 0) return r;
   }
   int fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);

@@ -96,6 +96,12 @@ typedef struct al_slot_s {
   char exit_text[AL_FAIL_TEXT];
 } al_slot_t;
 
+/* What is sent is read from a file or made from a directory, and not from a command's pipe. */
+static inline bool
+al_slot_is_file(const al_slot_t *s) {
+  return s->state == AL_SLOT_READ || s->state == AL_SLOT_TREE;
+}
+
 typedef struct al_agent_s {
   bool local, no_cgroup;           /* options */
   const char *secret_path, *home;
@@ -247,8 +253,6 @@ int
 al_pipes_make(al_slot_t *s, al_spawn_t *sp, bool with_stdin);
 void
 al_pipes_ahead(void); /* while there is time: the next command then need not wait for its pipes */
-size_t
-al_pipes_kept(void); /* made and not taken yet */
 
 /* stream.c */
 void

@@ -157,8 +157,7 @@ collect(uint64_t now, uint64_t *timeout_ns) {
   add_poll(&n, al_attach_fd(), POLLIN, 0, 0);
   for (size_t i = 0; i < al_agent.slots_high; i++) {
     al_slot_t *s = &al_agent.slots[i];
-    bool file = s->state == AL_SLOT_READ || s->state == AL_SLOT_TREE;
-    if (file && room && (s->credit[AL_SUB_STDOUT] > 0 || s->sent == s->size)) *timeout_ns = 0;
+    if (al_slot_is_file(s) && room && (s->credit[AL_SUB_STDOUT] > 0 || s->sent == s->size)) *timeout_ns = 0;
     if (s->state != AL_SLOT_RUN) continue;
     if (s->fd[AL_SUB_STDIN] >= 0 && s->area_len > 0) add_poll(&n, s->fd[AL_SUB_STDIN], POLLOUT, i, AL_SUB_STDIN);
     for (int sub = AL_SUB_STDOUT; sub <= AL_SUB_STDERR; sub++) {

@@ -17,11 +17,6 @@ al_pipes_ahead(void) {
   while (ahead_len < AHEAD && pipe2(ahead[ahead_len], O_CLOEXEC) == 0) ahead_len++;
 }
 
-size_t
-al_pipes_kept(void) {
-  return ahead_len;
-}
-
 static int
 take(int *ours, int *theirs, int end) {
   int fd[2];

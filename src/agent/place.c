@@ -18,9 +18,6 @@
  * can be locked is nobody's any more and is removed by the next copy that comes by. */
 
 #define DIR_FLAGS (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-#define NAME_HEAD ".agent-lane-"
-#define NAME_TAIL ".tmp"
-#define HEX 16
 #define TRIES 100
 #define RENAME_NOREPLACE_ 1
 
@@ -90,13 +87,6 @@ empty(int fd) {
   closedir(d);
 }
 
-static bool
-is_ours(const char *name) {
-  size_t head = strlen(NAME_HEAD);
-  return strlen(name) == head + HEX + strlen(NAME_TAIL) && strncmp(name, NAME_HEAD, head) == 0 &&
-    strspn(name + head, "0123456789abcdef") == HEX && strcmp(name + head + HEX, NAME_TAIL) == 0;
-}
-
 /* The lock, on what still has that name. */
 static bool
 lock(int dir, const char *name, int fd) {
@@ -126,7 +116,7 @@ sweep(int dir) {
   DIR *d = list(dir);
   if (d == NULL) return;
   for (struct dirent *e; (e = next(d)) != NULL;)
-    if (is_ours(e->d_name)) sweep_one(dir, e->d_name);
+    if (al_tmp_name_is(e->d_name)) sweep_one(dir, e->d_name);
   closedir(d);
 }
 
@@ -136,7 +126,7 @@ make_sibling(al_place_t *p) {
   for (int i = 0; i < TRIES; i++) {
     uint64_t r;
     if (getrandom(&r, sizeof(r), 0) != sizeof(r)) return -EIO;
-    snprintf(p->tmp, sizeof(p->tmp), NAME_HEAD "%016llx" NAME_TAIL, (unsigned long long) r);
+    al_tmp_name(p->tmp, r);
     if (p->tree) p->fd = mkdirat(p->parent, p->tmp, 0700) == 0 ? openat(p->parent, p->tmp, DIR_FLAGS) : -1;
     else p->fd = openat(p->parent, p->tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     int err = p->fd < 0 ? errno : 0;

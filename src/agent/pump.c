@@ -22,11 +22,6 @@ end_sub(al_slot_t *s, int sub) {
   al_stream_close_fd(s, sub);
 }
 
-static bool
-is_file(const al_slot_t *s) {
-  return s->state == AL_SLOT_READ || s->state == AL_SLOT_TREE;
-}
-
 static ssize_t
 get(al_slot_t *s, int sub, uint8_t *p, uint32_t n) {
   if (n == 0) return 0;
@@ -37,7 +32,7 @@ get(al_slot_t *s, int sub, uint8_t *p, uint32_t n) {
 static bool
 send_chunk(al_slot_t *s, int sub, uint32_t room) {
   uint32_t n = room < s->credit[sub] ? room : s->credit[sub];
-  if (is_file(s) && n > s->size - s->sent) n = (uint32_t) (s->size - s->sent);
+  if (al_slot_is_file(s) && n > s->size - s->sent) n = (uint32_t) (s->size - s->sent);
   uint32_t spliced = s->state == AL_SLOT_RUN ? al_io_splice(s->id, (uint8_t) sub, s->fd[sub], n) : 0;
   if (spliced > 0) {
     s->credit[sub] -= spliced;
@@ -61,7 +56,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
     al_io_commit(s->id, AL_F_DATA, (uint8_t) sub, (uint32_t) got);
     s->credit[sub] -= (uint32_t) got;
     moved[s - al_agent.slots][sub] += (uint32_t) got;
-    if (is_file(s)) s->sent += (uint64_t) got;
+    if (al_slot_is_file(s)) s->sent += (uint64_t) got;
     else s->ready[sub] = (uint32_t) got == n; /* a short read empties a pipe */
     if (got >= WIDE_LEAST && s->state == AL_SLOT_RUN) al_stream_widen(s, sub);
     return true;
@@ -72,7 +67,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
     return false;
   }
   end_sub(s, sub);
-  if (is_file(s)) {
+  if (al_slot_is_file(s)) {
     s->exit_ns = al_main_now() - s->started_ns;
     al_stream_finish(s, AL_EXIT_CODE, 0, NULL);
   }
@@ -82,7 +77,7 @@ send_chunk(al_slot_t *s, int sub, uint32_t room) {
 static bool
 may_send(const al_slot_t *s, int sub) {
   if (s->fd[sub] < 0) return false;
-  if (is_file(s)) return s->credit[sub] > 0 || s->sent == s->size;
+  if (al_slot_is_file(s)) return s->credit[sub] > 0 || s->sent == s->size;
   return s->state == AL_SLOT_RUN && s->ready[sub] && s->credit[sub] > 0;
 }
 

@@ -238,7 +238,7 @@ on_end(al_slot_t *s, const al_frame_t *f) {
 static void
 on_credit(al_slot_t *s, const al_frame_t *f) {
   uint32_t n = al_get32(f->payload);
-  if (f->flags != AL_SUB_STDOUT && (f->flags != AL_SUB_STDERR || s->state == AL_SLOT_READ || s->state == AL_SLOT_TREE))
+  if (f->flags != AL_SUB_STDOUT && (f->flags != AL_SUB_STDERR || al_slot_is_file(s)))
     al_stop_reject(AL_REJECT_PROTOCOL, "CREDIT for a sub-stream that the guest does not send on");
   if (s->state == AL_SLOT_DONE) return;
   if (n == 0) al_stop_reject(AL_REJECT_PROTOCOL, "CREDIT of nothing");

@@ -3,6 +3,7 @@
 #ifndef AL_UNPACK_H
 #define AL_UNPACK_H
 
+#include "tmp_name.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -60,8 +61,6 @@ al_untar_moved(al_untar_t *u, uint64_t n);
 
 /* ---- place.c: the temporary sibling, and putting in place what is in it. 0 or -errno. ---- */
 
-#define AL_PLACE_NAME 40
-
 typedef struct al_place_s {
   char path[AL_UNTAR_PATH + 1]; /* the target */
   const char *name;             /* its last component */
@@ -70,7 +69,7 @@ typedef struct al_place_s {
   unsigned made;                /* directories above the target that we made */
   int fd;                       /* the temporary file or directory, locked */
   bool tree;
-  char tmp[AL_PLACE_NAME];      /* "" = there is none */
+  char tmp[AL_TMP_NAME];        /* "" = there is none */
   /* Of a clash: kinds ('f'ile, 'd'irectory, 'l'ink, 'o'ther) of what comes and of what is there; the path below the
    * target of it, and of any other failure. */
   char kinds[2];
