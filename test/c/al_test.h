@@ -257,4 +257,14 @@ al_test_kill(pid_t pid) {
   waitpid(pid, NULL, 0);
 }
 
+/* A shell line in `dir`; what system(3) says of it. */
+static inline int
+al_test_system(const char *dir, const char *fmt, va_list ap) {
+  char cmd[2048];
+  int n = snprintf(cmd, sizeof cmd, "cd %s && ", dir);
+  n += vsnprintf(cmd + n, sizeof cmd - (size_t) n, fmt, ap);
+  assert_true(n < (int) sizeof cmd);
+  return system(cmd);
+}
+
 #endif

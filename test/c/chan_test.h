@@ -90,6 +90,25 @@ rig_end(rig_t *r) {
   if (r->dir[0]) al_test_dir_remove(r->dir);
 }
 
+/* A program as the other end, which has proved itself when this returns. */
+static inline void
+rig_program(rig_t *r, const char *program, const char *const argv[]) {
+  int sv[2];
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv), 0);
+  r->agent = al_test_fork();
+  assert_true(r->agent >= 0);
+  if (r->agent == 0) {
+    dup2(sv[1], 0);
+    dup2(sv[1], 1);
+    execv(program, (char *const *) (uintptr_t) argv);
+    _exit(127);
+  }
+  close(sv[1]);
+  rig_base(r, sv[0]);
+  rig_open(r, NULL);
+  rig_wait(r, &r->ready, 10000);
+}
+
 /* The real agent; returns false (and the caller skips) when it has not been built. */
 static inline bool
 rig_agent_start(rig_t *r) {
@@ -108,20 +127,8 @@ rig_agent_start(rig_t *r) {
   assert_non_null(f);
   for (size_t i = 0; i < sizeof test_secret; i++) fprintf(f, "%02x", test_secret[i]);
   fclose(f);
-  int sv[2];
-  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv), 0);
-  r->agent = al_test_fork();
-  assert_true(r->agent >= 0);
-  if (r->agent == 0) {
-    dup2(sv[1], 0);
-    dup2(sv[1], 1);
-    execl(agent, "agent", "--local", "--secret", secret, (char *) NULL);
-    _exit(127);
-  }
-  close(sv[1]);
-  rig_base(r, sv[0]);
-  rig_open(r, NULL);
-  rig_wait(r, &r->ready, 10000);
+  const char *const argv[] = { "agent", "--local", "--secret", secret, NULL };
+  rig_program(r, agent, argv);
   return true;
 }
 

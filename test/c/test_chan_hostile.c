@@ -4,6 +4,7 @@
  * docs/HOSTILE.md. */
 #include "exec_test.h"
 #include "chan_int.h"
+#include "memory.h"
 #include <sys/resource.h>
 
 #define RSS_MAX (32u << 20)     /* growth that a hostile guest may cause */
@@ -65,26 +66,6 @@ static char agent_path[4096];
 static rig_t good; /* the healthy lane, on the loop of which everything runs */
 
 /* ---- figures of this process ---- */
-
-static size_t
-memory(const char *field) {
-  char line[256];
-  size_t kib = 0;
-  FILE *f = fopen("/proc/self/status", "re");
-  assert_non_null(f);
-  while (fgets(line, sizeof line, f))
-    if (strncmp(line, field, strlen(field)) == 0) kib = strtoul(line + strlen(field) + 1, NULL, 10);
-  fclose(f);
-  return kib << 10;
-}
-
-static bool
-peak_reset(void) {
-  int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-  bool ok = fd >= 0 && write(fd, "5", 1) == 1;
-  if (fd >= 0) close(fd);
-  return ok;
-}
 
 static double
 cpu_ms(void) {
@@ -267,7 +248,7 @@ test_hostile_guest_ends_only_its_own_lane(void **state) {
 #else
   const bool wrapped = getenv("WRAP") && getenv("WRAP")[0]; /* valgrind, too */
 #endif
-  const bool measured = !wrapped && peak_reset();
+  const bool measured = !wrapped && memory_reset();
   if (wrapped) setenv("HOSTILE_MIB", "64", 1);
   if (!rig_agent_start(&good)) skip();
   run_t u = {0};
@@ -276,7 +257,7 @@ test_hostile_guest_ends_only_its_own_lane(void **state) {
   for (size_t i = 0; i < MISDEEDS; i++) {
     bad_t b;
     unsigned runs = 0;
-    peak_reset();
+    memory_reset();
     size_t before = memory("VmRSS:");
     double cpu = cpu_ms();
     bad_start(&b, &misdeeds[i]);

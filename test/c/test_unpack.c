@@ -22,13 +22,11 @@ slurp(const char *name, char *to, size_t cap) {
 
 __attribute__((format(printf, 1, 2))) static void
 sh(const char *fmt, ...) {
-  char cmd[2048];
-  int n = snprintf(cmd, sizeof cmd, "cd %s && ", dir);
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(cmd + n, sizeof cmd - (size_t) n, fmt, ap);
+  int status = al_test_system(dir, fmt, ap);
   va_end(ap);
-  if (system(cmd) != 0) fail_msg("%s", cmd);
+  if (status != 0) fail_msg("status %d of: %s", status, fmt);
 }
 
 /* Exit status of the unpacking of the file "archive"; its words in `out` and `said`. */

@@ -2,6 +2,7 @@
 /* Copies out of a guest that has been taken over (test/fixtures/hostile_out.c): what each misdeed comes to. The target
  * stays as it was, nothing is left beside it, nothing outside changes. Holds the second table in docs/HOSTILE.md. */
 #include "xfer_test.h"
+#include "memory.h"
 
 #define RSS_MAX (32u << 20)
 #define SERVED 0
@@ -73,43 +74,11 @@ static char agent_path[4096];
 
 static void
 guest_start(rig_t *r, const char *name) {
-  int sv[2];
+  const char *const argv[] = { "hostile_out", name, NULL };
   memset(r, 0, sizeof *r);
   r->peer = -1;
   al_test_dir(r->dir);
-  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv), 0);
-  r->agent = al_test_fork();
-  assert_true(r->agent >= 0);
-  if (r->agent == 0) {
-    dup2(sv[1], 0);
-    dup2(sv[1], 1);
-    execl(agent_path, "hostile_out", name, (char *) NULL);
-    _exit(127);
-  }
-  close(sv[1]);
-  rig_base(r, sv[0]);
-  rig_open(r, NULL);
-  rig_wait(r, &r->ready, 10000);
-}
-
-static size_t
-memory(const char *field) {
-  char line[256];
-  size_t kib = 0;
-  FILE *f = fopen("/proc/self/status", "re");
-  assert_non_null(f);
-  while (fgets(line, sizeof line, f))
-    if (strncmp(line, field, strlen(field)) == 0) kib = strtoul(line + strlen(field) + 1, NULL, 10);
-  fclose(f);
-  return kib << 10;
-}
-
-static bool
-peak_reset(void) {
-  int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-  bool ok = fd >= 0 && write(fd, "5", 1) == 1;
-  if (fd >= 0) close(fd);
-  return ok;
+  rig_program(r, agent_path, argv);
 }
 
 /* What is served, as it should be on the host. */
@@ -137,7 +106,7 @@ try(const struct misdeed_s *m) {
   rig_t r;
   outcome_t o;
   const al_xfer_limits_t limits = { .max_bytes = MAX_BYTES, .max_entries = MAX_ENTRIES };
-  bool file = strncmp(m->name, "file_", 5) == 0, measured = peak_reset();
+  bool file = strncmp(m->name, "file_", 5) == 0, measured = memory_reset();
   size_t before = memory("VmRSS:");
   guest_start(&r, m->name);
   sh(&r, "mkdir -p wt/.git outside && printf old > wt/f && printf safe > outside/victim && ln wt/f wt/hard");

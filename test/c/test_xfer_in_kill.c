@@ -14,13 +14,11 @@ at(const char *name) {
 
 __attribute__((format(printf, 1, 2))) static int
 run(const char *fmt, ...) {
-  char cmd[1024];
-  int n = snprintf(cmd, sizeof cmd, "cd %s && ", place);
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(cmd + n, sizeof cmd - (size_t) n, fmt, ap);
+  int status = al_test_system(place, fmt, ap);
   va_end(ap);
-  return system(cmd);
+  return status;
 }
 
 /* Process that the agent has started, or 0. */

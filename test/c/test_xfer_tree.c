@@ -230,35 +230,6 @@ test_xfer_tree_cancel_leaves_nothing(void **state) {
   rig_end(&r);
 }
 
-typedef struct pair_s {
-  int dir; /* of both names, whatever it is called meanwhile */
-  const char *a, *b;
-} pair_t;
-
-/* Exchanges names all the time. */
-static pid_t
-start_racer(const pair_t *pairs, int n) {
-  pid_t racer = al_test_fork();
-  for (int i = 0; racer == 0; i++) {
-    renameat2(pairs[i % n].dir, pairs[i % n].a, pairs[i % n].dir, pairs[i % n].b, RENAME_EXCHANGE);
-    if (i % 1000 == 0 && getppid() == 1) _exit(0);
-  }
-  return racer;
-}
-
-static int
-open_dir(const char *p) {
-  int fd = open(p, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  assert_true(fd >= 0);
-  return fd;
-}
-
-static void
-stop_racer(pid_t racer) {
-  kill(racer, SIGKILL);
-  waitpid(racer, NULL, 0);
-}
-
 /* Directories, and files that say "good"; no link. */
 static int
 check_and_remove(const char *p, const struct stat *st, int kind, struct FTW *at) {
@@ -326,13 +297,6 @@ test_xfer_tree_host_race_writes_nothing_outside(void **state) {
   rig_end(&r);
 }
 
-static bool
-mounted(const rig_t *r, const char *options) {
-  if (geteuid() != 0) return false;
-  sh(r, "rm -f nomount; mkdir -p small && mount -t tmpfs -o %s tmpfs small 2>/dev/null || touch nomount", options);
-  return access(path(r, "nomount"), F_OK) != 0;
-}
-
 static void
 test_xfer_tree_disk_failure_leaves_nothing(void **state) {
   (void) state;
@@ -389,18 +353,7 @@ test_xfer_tree_killed_at_any_moment(void **state) {
   unsigned seed = 11;
   sh(&r, "mkdir target away g && cd g && for i in $(seq 20); do mkdir -p d$i/e && head -c 50000 /dev/urandom > d$i/e/f && ln -s e d$i/l; done");
   for (int i = 0; i < 50; i++) {
-    int status, ready[2];
-    char byte;
-    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
-    pid_t pid = al_test_fork();
-    if (pid == 0) copy_for_ever(r.dir, ready[1]);
-    close(ready[1]);
-    assert_int_equal(read(ready[0], &byte, 1), 0);
-    close(ready[0]);
-    usleep((useconds_t) (rand_r(&seed) % 40000));
-    kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
-    assert_true(WIFSIGNALED(status));
+    kill_within(r.dir, copy_for_ever, 40000, &seed);
     found += leftovers(path(&r, "target"));
     sh(&r, "test ! -e target/t || diff -r g target/t");
     whole += access(path(&r, "target/t"), F_OK) == 0;

@@ -53,13 +53,11 @@ read_file(const char *p, char *out, size_t cap) {
 
 __attribute__((format(printf, 2, 3))) static inline void
 sh(const rig_t *r, const char *fmt, ...) {
-  char cmd[2048];
-  int n = snprintf(cmd, sizeof cmd, "cd %s && ", r->dir);
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(cmd + n, sizeof cmd - (size_t) n, fmt, ap);
+  int status = al_test_system(r->dir, fmt, ap);
   va_end(ap);
-  if (system(cmd) != 0) fail_msg("%s", cmd);
+  if (status != 0) fail_msg("status %d of: %s", status, fmt);
 }
 
 static inline al_xfer_t *
@@ -156,6 +154,60 @@ cancel_half_way(rig_t *r, al_xfer_t *x, outcome_t *o) {
   rig_wait(r, &o->done, 5000);
   assert_fails(o, AL_EABORTED, NULL);
   assert_target_kept(r);
+}
+
+/* A file system of its own below "small"; false = it cannot be had here. */
+static inline bool
+mounted(const rig_t *r, const char *options) {
+  if (geteuid() != 0) return false;
+  sh(r, "rm -f nomount; mkdir -p small && mount -t tmpfs -o %s tmpfs small 2>/dev/null || touch nomount", options);
+  return access(path(r, "nomount"), F_OK) != 0;
+}
+
+typedef struct pair_s {
+  int dir; /* of both names, whatever it is called meanwhile */
+  const char *a, *b;
+} pair_t;
+
+/* Exchanges names all the time. */
+static inline pid_t
+start_racer(const pair_t *pairs, int n) {
+  pid_t racer = al_test_fork();
+  for (int i = 0; racer == 0; i++) {
+    renameat2(pairs[i % n].dir, pairs[i % n].a, pairs[i % n].dir, pairs[i % n].b, RENAME_EXCHANGE);
+    if (i % 1000 == 0 && getppid() == 1) _exit(0);
+  }
+  return racer;
+}
+
+static inline int
+open_dir(const char *p) {
+  int fd = open(p, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  assert_true(fd >= 0);
+  return fd;
+}
+
+static inline void
+stop_racer(pid_t racer) {
+  kill(racer, SIGKILL);
+  waitpid(racer, NULL, 0);
+}
+
+/* Runs `copy_for_ever` in a process of its own, which closes `ready` when it has begun, and kills it within `most_us`. */
+static inline void
+kill_within(const char *dir, void (*copy_for_ever)(const char *dir, int ready), useconds_t most_us, unsigned *seed) {
+  int status, ready[2];
+  char byte;
+  assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+  pid_t pid = al_test_fork();
+  if (pid == 0) copy_for_ever(dir, ready[1]);
+  close(ready[1]);
+  assert_int_equal(read(ready[0], &byte, 1), 0);
+  close(ready[0]);
+  usleep((useconds_t) rand_r(seed) % most_us);
+  kill(pid, SIGKILL);
+  waitpid(pid, &status, 0);
+  assert_true(WIFSIGNALED(status));
 }
 
 #endif

@@ -262,7 +262,7 @@ sim_agent_held(void) {
   for (size_t i = 0; i < pipes_high; i++) n += pipes[i].agent[0] + pipes[i].agent[1];
   for (size_t i = 0; i < files_high; i++) n += files[i].is_open;
   for (size_t i = 0; i < dirs_high; i++) n += dirs[i].is_open;
-  return n - 2 * (unsigned) al_pipes_kept();
+  return n - 2 * (unsigned) ahead_len;
 }
 
 void
