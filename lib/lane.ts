@@ -115,10 +115,11 @@ export class Lane {
   /**
    * Copies a host file, or the contents of a host directory, *as* `sandboxPath` (absolute), for the user `agent`, all of
    * it at once or nothing. Missing parents are made, a file replaces a file, a directory is merged into one that is
-   * there; what would replace a directory by something else, or something else by a directory, is COPY_IN_FAILED. Modes,
-   * times, links (as links), hard links and holes are kept; owners, extended attributes and ACLs are not. Rejects with
-   * SOURCE_MISSING, SOURCE_UNREADABLE or SOURCE_UNSUPPORTED (a socket, FIFO or device), which name the path,
-   * COPY_IN_FAILED with the guest's reason, GUEST_PATH_INVALID, ABORTED, CALLBACK_THREW, LANE_CLOSED, CHANNEL_CLOSED.
+   * there, or that `sandboxPath` is a link to; what would replace a directory by something else, or something else by a
+   * directory, is COPY_IN_FAILED. Modes, times, links (as links), hard links and holes are kept; owners, extended
+   * attributes and ACLs are not. Rejects with SOURCE_MISSING, SOURCE_UNREADABLE or SOURCE_UNSUPPORTED (a socket, FIFO or
+   * device), which name the path, COPY_IN_FAILED with the guest's reason, GUEST_PATH_INVALID, ABORTED, CALLBACK_THREW,
+   * LANE_CLOSED, CHANNEL_CLOSED.
    */
   async copyIn(hostPath: string, sandboxPath: string, options: CopyInOptions = {}): Promise<CopyInResult> {
     const told = whence(this.copyIn);
