@@ -120,6 +120,10 @@ build/bench/flow: bench/flow.c src/frame.c src/frame.h
 	@mkdir -p $(@D)
 	$(AGENT_CC_$(shell uname -m)) $(AGENT_FLAGS) -o $@ bench/flow.c src/frame.c
 
+build/bench/true: bench/true.c
+	@mkdir -p $(@D)
+	$(AGENT_CC_$(shell uname -m)) $(AGENT_FLAGS) -o $@ bench/true.c
+
 programs: prebuilds/guest/agent-x86_64 $(if $(shell command -v $(AGENT_CC_aarch64)),prebuilds/guest/agent-aarch64) $(PRE)/warden
 clean:
 	rm -rf build/core prebuilds

@@ -24,8 +24,8 @@ const { engine } = await import(new URL("./engine.js", import.meta.resolve("@age
 async function measure(transport, lane) {
   const env = bareEnv(limaHome);
   const ssh = ["-F", join(limaHome, lane.name, "ssh.config"), `lima-${lane.name}`, "true"];
-  const program = join(lane.worktreePath, "flow"); // static: dynamic linking is what costs in an emulated guest
-  await lane.copyIn(process.env.BENCH_FLOW, program);
+  const program = join(lane.worktreePath, "true"); // static: dynamic linking is what costs in an emulated guest
+  await lane.copyIn(process.env.BENCH_TRUE, program);
   await lane.exec(`chmod 755 ${program}`);
   await lane.exec("until [ -e /run/lima-boot-done ]; do sleep 0.2; done"); // sshd comes after a port
   const raw = await rawTransport(lane, transport);
@@ -43,7 +43,7 @@ async function measure(transport, lane) {
   };
   const ways = {
     sh: command("sh", { command: "true" }),
-    argv: command("argv", { argv: [program, "sink"] }),
+    argv: command("argv", { argv: [program] }),
     limactl_shell: () => timed(() => runChild(limactl, [...shellArgs(lane.name), "true"], { env })),
     ssh_mux: () => timed(() => runChild("ssh", ssh, { env })),
     echo: () => echo(64),
@@ -82,9 +82,9 @@ for (const transport of ["port", "shell"]) {
     sh: "sh -c true",
     sh_spawn: "sh -c true, the guest's own part",
     sh_rest: "sh -c true, the rest",
-    argv: "a static program",
-    argv_spawn: "a static program, the guest's own part",
-    argv_rest: "a static program, the rest",
+    argv: "a static true",
+    argv_spawn: "a static true, the guest's own part",
+    argv_rest: "a static true, the rest",
     echo: "64-byte echo, bare, one after the other",
     paced: `64-byte echo, bare, one each ${PACE_MS} ms`,
     limactl_shell: "limactl shell NAME true",

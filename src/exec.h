@@ -47,7 +47,7 @@ typedef struct al_exec_result_s {
   size_t out_len, errs_len;
   uint64_t out_dropped, errs_dropped; /* bytes before the tails */
   uint64_t out_cuts, errs_cuts; /* how often a line above AL_LINE_MAX was cut */
-  uint64_t spawn_ns;         /* guest's own time from spawn to reaping */
+  uint64_t spawn_ns;         /* guest's own time from the whole request to reaping */
 } al_exec_result_t;
 
 typedef struct al_exec_cbs_s {

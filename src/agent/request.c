@@ -176,7 +176,6 @@ start(al_slot_t *s, size_t index, request_t *r, const al_user_t *u) {
   if (err == 0) {
     if (!with_stdin) sp.fd[AL_SUB_STDIN] = al_main_null();
     what = "clone";
-    s->started_ns = al_main_now();
     s->pid = al_spawn_start(&sp);
     if (s->pid < 0) err = s->pid;
     if (!with_stdin) sp.fd[AL_SUB_STDIN] = -1;
@@ -203,6 +202,7 @@ void
 al_request_exec(al_slot_t *s, size_t index) {
   request_t r = {.argv = strings + 1, .envp = env_list, .user = "agent",
                  .hold_ms = AL_GRACE_DEFAULT_MS, .kill_ms = AL_GRACE_DEFAULT_MS};
+  s->started_ns = al_main_now();
   if (s->too_big) {
     refuse(s, E2BIG, "request");
     return;
