@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The C side without Node: core library, C tests, the guest's lane agent, the warden. The addon is built by binding.gyp.
-#   make                   core + C tests (VARIANT=plain|asan|tsan)        make check-c     build and run the C tests
+#   make                   core + C tests (VARIANT=plain|asan|tsan|hooks)        make check-c     build and run the C tests
 #   make programs          warden and the guest's lane agents into prebuilds/
 VARIANT ?= plain
 OS := $(shell uname -s | tr A-Z a-z)
@@ -15,6 +15,8 @@ OPT_plain := -O2 -g -D_FORTIFY_SOURCE=2
 OPT_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT_tsan := -O1 -g -fsanitize=thread
+# for scripts/chaos: the core stops at the edges of src/hook.h
+OPT_hooks := $(OPT_plain) -DAL_HOOKS
 DEPS := $(shell pkg-config --cflags libuv libarchive sqlite3 2>/dev/null)
 LIBS := $(shell pkg-config --libs libuv libarchive sqlite3 2>/dev/null)
 CFLAGS += $(WARN) $(HARDEN) $(OPT_$(VARIANT)) -fPIC -Isrc $(DEPS)
@@ -22,7 +24,7 @@ LDFLAGS += $(OPT_$(VARIANT))
 
 OTHER := $(if $(filter darwin,$(OS)),linux,darwin)
 CORE_SRC := $(filter-out $(wildcard src/platform_$(OTHER)*.c),$(wildcard src/*.c))
-CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o)
+CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o) $(if $(filter hooks,$(VARIANT)),$(B)/hooks.o)
 # whole engines on stand-ins, which live from /proc, memfd_create and mount namespaces
 LINUX_ONLY := $(if $(filter linux,$(OS)),,test/c/test_oom_engine.c test/c/test_exhaust.c test/c/test_disk.c)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(filter-out $(LINUX_ONLY),$(wildcard test/c/test_*.c)))
@@ -35,6 +37,9 @@ all: $(B)/libal_core.a $(TESTS)
 
 $(B)/libal_core.a: $(CORE_OBJ)
 	@rm -f $@ && ar rcs $@ $^
+$(B)/hooks.o: test/chaos/hooks.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 $(B)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission: takes a ticket and waits, in order, for one of the places for VMs; the lane's life begins with it. */
+#include "hook.h"
 #include "lane_life.h"
 #include <stdio.h>
 #include <string.h>
@@ -76,6 +77,7 @@ admitted(void *data, int status, const al_err_t *err) {
       al_lane_watch_start(lane);
     }
     al_lane_watch_life(lane);
+    AL_HOOK("registered");
     if (lane->cause.code) al_lane_event(lane, AL_LANE_ON_CLOSE, &lane->cause, "ended while it was admitted");
     else al_lane_event(lane, AL_LANE_ON_START, NULL, NULL);
     return;
@@ -98,7 +100,7 @@ void
 al_lane_admit(al_lane_t *lane) {
   bool first = lane->ticket == 0;
   /* A lifetime counts from the place taken: waiting for one is nobody's life. */
-  lane->life_end_boot_ms = al_plat_boot_ms() + (uint64_t) lane->timeout_minutes * 60000;
+  lane->life_end_boot_ms = al_plat_boot_ms() + AL_HOOK_LIFE((uint64_t) lane->timeout_minutes * 60000);
   lane->row.expires_boot_ms = (int64_t) lane->life_end_boot_ms;
   lane->row.created_s = time(NULL);
   lane->row.expires_s = lane->row.created_s + (int64_t) lane->timeout_minutes * 60;

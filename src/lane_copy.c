@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls copyIn, copyOut and copyTreeOut: what is asked for, how far it is, what came of it. */
 #include "frame.h"
+#include "hook.h"
 #include "ignore.h"
 #include "lane_calls.h"
 #include "mem.h"
@@ -126,6 +127,7 @@ do_copy(al_engine_t *e, al_request_t *r, al_op_kind_t kind) {
   al_op_t *op = rc ? NULL : al_op_new(lane, r->id, kind);
   if (!rc && !op) rc = al_err_set(&err, -ENOMEM, "out of memory");
   if (!rc && (rc = begin(op, c, &err))) al_op_free(op);
+  if (!rc && kind == AL_OP_IN) AL_HOOK("copy-in");
   al_free(c);
   if (rc) al_op_fail(e, r->id, &err, lane->spec.name);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a live lane: channel, transport and boot are closed, then the driver destroys and proves it. */
+#include "hook.h"
 #include "lane_life.h"
 #include "mem.h"
 #include <stdio.h>
@@ -22,6 +23,7 @@ on_destroy_again(uv_timer_t *t);
 static void
 destroyed(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
+  AL_HOOK("destroyed");
   if (status == 0) {
     al_lane_event(lane, AL_LANE_ON_DESTROYED, NULL, NULL);
     return;
@@ -42,6 +44,7 @@ on_destroy_again(uv_timer_t *t) {
 static void
 part_ended(al_lane_t *lane) {
   if (--lane->ending) return;
+  AL_HOOK("cut");
   al_lima_destroy(&lane->driver->lima, lane->spec.name, destroyed, lane);
 }
 
@@ -73,6 +76,7 @@ claimed(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
   (void) err; /* a registry that cannot be written does not keep a VM alive */
   lane->claimed = status == 0;
+  AL_HOOK("claimed");
   part_ended(lane);
 }
 
@@ -107,6 +111,7 @@ static void
 end_written(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
   (void) err; /* the lane is gone either way; the sweep finds and closes a row that could not be written */
+  AL_HOOK("row-closed");
   if (status < 0 && try_again(lane, status, on_write_again)) return;
   al_lane_finish(lane);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls exec, write and signal: the options of a command, its output on the way to JavaScript, its result. */
+#include "hook.h"
 #include "lane_calls.h"
 #include "mem.h"
 #include <errno.h>
@@ -222,6 +223,7 @@ al_do_exec(al_engine_t *e, al_request_t *r) {
         rc > -4096 ? strerror(-rc) : al_err_name(rc));
     al_op_free(op);
   }
+  AL_HOOK("exec");
   if (rc) al_op_fail(e, r->id, &err, lane->spec.name);
   if (!c) return;
   al_env_free(c->own_env);

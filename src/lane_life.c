@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drives live lanes along the state table: writes each state to the registry, then takes the action. */
 #include "lane_life.h"
+#include "hook.h"
 #include "lane_attach.h"
 #include "mem.h"
 #include "utf8.h"
@@ -187,10 +188,19 @@ state_written(void *data, int status, const al_err_t *err) {
     return;
   }
   switch (lane->state) {
-    case AL_LANE_CREATING: al_lane_do_create(lane); break;
-    case AL_LANE_BOOTING: al_lane_do_boot(lane); break;
+    case AL_LANE_CREATING:
+      AL_HOOK("creating");
+      al_lane_do_create(lane);
+      break;
+    case AL_LANE_BOOTING:
+      AL_HOOK("booting");
+      al_lane_do_boot(lane);
+      break;
     case AL_LANE_CONNECTING: al_lane_do_connect(lane); break;
-    case AL_LANE_READY: announce(lane); break;
+    case AL_LANE_READY:
+      AL_HOOK("ready");
+      announce(lane);
+      break;
     default: AL_ASSERT(!"a state without a step");
   }
 }

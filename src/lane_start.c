@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a place to a proven guest: the actions build and verify, boot, connect and configure of the state table. */
+#include "hook.h"
 #include "lane_life.h"
 #include <stdio.h>
 #include <string.h>
@@ -31,12 +32,14 @@ step_end(al_lane_t *lane, int status, const al_err_t *err, int event) {
 
 static void
 verified(void *data, int status, const al_err_t *err) {
+  AL_HOOK("verified");
   step_end(data, status, err, AL_LANE_ON_CREATED);
 }
 
 static void
 built(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
+  AL_HOOK("built");
   if (status < 0 || lane->destroy_wanted) {
     step_end(lane, status, err, AL_LANE_ON_CREATED);
     return;
@@ -55,6 +58,7 @@ static void
 booted(al_boot_t *b, void *data, int status, const al_err_t *err, uint16_t port) {
   al_lane_t *lane = data;
   (void) b;
+  AL_HOOK("port-open");
   if (status == 0) lane->ssh_port = port;
   if (status < 0) al_lane_event(lane, AL_LANE_ON_FAIL, err, NULL);
   else al_lane_event(lane, AL_LANE_ON_BANNER, NULL, NULL);
@@ -65,6 +69,7 @@ al_lane_do_boot(al_lane_t *lane) {
   uint64_t left = left_ms(lane, 500); /* its own deadline comes first: it knows what it was waiting for */
   int rc = al_lima_boot(&lane->driver->lima, &lane->spec, left, booted, lane, &lane->boot);
   if (rc) fail(lane, rc, "limactl start could not be run");
+  AL_HOOK("started");
 }
 
 /* ---- connect, prove, configure ---- */
@@ -72,6 +77,7 @@ al_lane_do_boot(al_lane_t *lane) {
 static void
 configured(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
+  AL_HOOK("configured");
   if (status == 0 && lane->boot) lane->ssh_port = al_lima_boot_settle(lane->boot);
   if (status < 0) al_lane_event(lane, AL_LANE_ON_FAIL, err, NULL);
   else al_lane_event(lane, AL_LANE_ON_PROVEN, NULL, NULL);
@@ -80,6 +86,7 @@ configured(void *data, int status, const al_err_t *err) {
 static void
 on_ready(al_chan_t *c, void *data) {
   al_lane_t *lane = data;
+  AL_HOOK("proven");
   lane->step = "configure";
   uint32_t flags = AL_CONFIG_POWEROFF | (lane->sudo ? AL_CONFIG_SUDO : 0u);
   int rc = al_chan_config(c, lane->agent_user, lane->worktree, flags, configured, lane);
@@ -105,6 +112,7 @@ static void
 transport_open(al_transport_t *t, void *data, uv_stream_t *in, uv_stream_t *out) {
   al_lane_t *lane = data;
   (void) t;
+  AL_HOOK("transport");
   static const al_chan_cbs_t cbs = { on_ready, on_chan_closed };
   /* An emulated guest on a busy machine may well be silent for longer than the channel's usual 15 s without being
    * dead. */

@@ -2,6 +2,7 @@
 /* Builds a lane's instance directory aside and renames it in: a lane is either not there or whole. */
 #include "lima_int.h"
 
+#include "hook.h"
 #include "mem.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -150,6 +151,7 @@ overlay_made(al_proc_t *p, int status) {
   build_t *q = p->data;
   int rc = al__lima_child_result(p, status, AL_ELIMA_FAILED, "qemu-img create", &q->op.err);
   al_proc_deinit(p);
+  AL_HOOK("half-built");
   if (rc) finished(&q->op.job, rc);
   else al_worker_post(q->op.l->io, &q->op.job, finish, finished);
 }

@@ -10,7 +10,7 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 
 /** Module (file name without extension and part suffix) to layer. The longest matching prefix counts. */
 const layers: Record<string, number> = {
-  err: 0, mem: 0, utf8: 0,
+  err: 0, mem: 0, utf8: 0, hook: 0,
   buf: 1, queue: 1, tail: 1, lines: 1, names: 1, ignore: 1, sha256: 1, frame: 1, val: 1, version: 1, platform: 1, lane: 1, tree: 1, tmp: 1,
   work: 2, proc: 2, db: 2,
   home: 3, image: 3, lima: 3, transport: 3, registry: 3, chan: 3,

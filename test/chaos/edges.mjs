@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The edges of a lane's life and the victims, in the order in which a lane comes by: what scripts/chaos knows of both.
+
+/**
+ * { name, phase, text }. `phase`: who exists there. "row" nothing but the row; "directory" the instance, too; "boot" limactl
+ * and soon the rest; "guest" the whole VM; "ready" the handle; "end" what destroy has left of it.
+ */
+export const EDGES = [
+  { name: "registered", phase: "row", text: "the row is written" },
+  { name: "creating", phase: "row", text: "before anything is built" },
+  { name: "half-built", phase: "row", text: "_tmp.NAME is there, qemu-img runs" },
+  { name: "built", phase: "directory", text: "the directory has its name" },
+  { name: "verified", phase: "directory", text: "limactl has read it back" },
+  { name: "booting", phase: "directory", text: "before limactl start" },
+  { name: "started", phase: "boot", text: "limactl start runs" },
+  { name: "port-open", phase: "guest", text: "QEMU's end of the channel is there" },
+  { name: "transport", phase: "guest", text: "the guest has answered" },
+  { name: "proven", phase: "guest", text: "the guest has proven the secret" },
+  { name: "configured", phase: "guest", text: "worktree and sudo are set" },
+  { name: "ready", phase: "guest", text: "the row says ready, the caller does not know" },
+  { name: "exec", phase: "ready", text: "a command is in flight" },
+  { name: "copy-in", phase: "ready", text: "a directory is being copied in" },
+  { name: "claimed", phase: "ready", text: "close has its row" },
+  { name: "cut", phase: "ready", text: "channel and boot are closed, nothing is destroyed yet" },
+  { name: "destroyed", phase: "end", text: "proven gone, the row is open" },
+  { name: "row-closed", phase: "end", text: "the row is closed, the caller does not know" },
+];
+export const HOOKS = EDGES.map((e) => e.name);
+
+/** Who is killed: by SIGKILL, but "owner-stop", which gets SIGSTOP and a short lifetime. */
+export const VICTIMS = ["owner", "keeper", "both", "owner-stop", "warden", "limactl", "hostagent", "qemu", "ssh"];
+/** The guest's part: "honest", or "hostile", whose lane agent stands still and whose clock is wrong. */
+export const GUESTS = ["honest", "hostile"];
