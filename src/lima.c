@@ -2,6 +2,7 @@
 /* Lima driver: finding the programs, the version check, and what all limactl children share (environment, spawn, error
  * text). */
 #include "lima_int.h"
+#include "teardown.h"
 
 #include "mem.h"
 #include "utf8.h"
@@ -295,7 +296,7 @@ al_lima_open(
   l->loop = loop;
   l->io = io;
   l->home = home;
-  l->delete_ms = AL__LIMA_DELETE_MS;
+  l->delete_ms = AL_TEARDOWN_DELETE_MS;
   if (geteuid() == 0 && !opts->allow_root_for_tests)
     return al_err_set(err, AL_ELIMA_ROOT, "this process runs as root and limactl refuses root");
   struct utsname u;

@@ -2,11 +2,10 @@
 /* What another process of the same user needs to attach to a lane: its secret, from its own directory. */
 #include "lima_int.h"
 
-#include "db.h"
 #include "mem.h"
+#include "seal.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,24 +17,13 @@
  * also read the owner's memory. The sealed record says that this very directory is that of the registry's row. */
 static int
 check_seal(int dir, const char *name, int64_t row) {
-  AL_AUTO_FREE char *text = NULL;
-  size_t len = 0;
   struct stat st;
-  al_val_t *v = NULL;
+  al_seal_t seal;
   if (fstat(dir, &st) != 0) return -errno;
   if (st.st_uid != geteuid()) return -EPERM;
-  int rc = al_plat_read_file(dir, "agent-lane.json", 4096, &text, &len);
-  if (rc == 0) rc = al_json_parse(text, len, &v, NULL);
-  if (rc) return rc;
-  const char *sealed = "";
-  int64_t dev = -1, ino = -1, id = -1;
-  bool ok = v->kind == AL_MAP && al_val_get_text(v, "name", "", &sealed, NULL) == 0 &&
-    al_val_get_int(v, "row", -1, 0, INT64_MAX, &id, NULL) == 0 &&
-    al_val_get_int(v, "dev", -1, 0, INT64_MAX, &dev, NULL) == 0 &&
-    al_val_get_int(v, "ino", -1, 0, INT64_MAX, &ino, NULL) == 0 && strcmp(sealed, name) == 0 && id == row &&
-    (uint64_t) dev == (uint64_t) st.st_dev && (uint64_t) ino == (uint64_t) st.st_ino;
-  al_val_free(v);
-  return ok ? 0 : -ESTALE;
+  int rc = al_seal_read(dir, &seal);
+  if (rc < 0) return rc;
+  return rc == 1 && strcmp(seal.name, name) == 0 && seal.row == row ? 0 : -ESTALE;
 }
 
 static int

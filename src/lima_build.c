@@ -4,6 +4,7 @@
 
 #include "hook.h"
 #include "mem.h"
+#include "seal.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -91,28 +92,17 @@ begin(al_job_t *job) {
   return write_files(q, dir);
 }
 
-/* The record by which the sweep knows a directory as ours without a registry: bound to this very directory by device
- * and inode. */
-static int
-seal(build_t *q, int dir) {
-  struct stat st;
-  if (fstat(dir, &st) != 0) return -errno;
-  char text[400];
-  int n =
-    snprintf(text, sizeof text, "{\"name\":\"%s\",\"row\":%" PRId64 ",\"dev\":%ju,\"ino\":%ju,\"created\":%lld}\n",
-      q->spec->name, q->spec->row, (uintmax_t) st.st_dev, (uintmax_t) st.st_ino, (long long) time(NULL));
-  return al_plat_write_new(dir, "agent-lane.json", text, (size_t) n, 0600);
-}
-
 static int
 finish(al_job_t *job) {
   build_t *q = (build_t *) job;
   AL_AUTO_FD int dir = open(q->tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   AL_AUTO_FD int home = open(q->op.l->home->lima, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir < 0 || home < 0) return fail(q, -errno, "");
-  int rc = seal(q, dir);
+  al_seal_t seal = {.row = q->spec->row, .created_s = time(NULL)};
+  snprintf(seal.name, sizeof seal.name, "%s", q->spec->name);
+  int rc = al_seal_write(dir, &seal);
   if (rc == 0) rc = al_plat_fsync(dir);
-  if (rc) return fail(q, rc, "agent-lane.json");
+  if (rc) return fail(q, rc, AL_SEAL_FILE);
   if (renameat(home, strrchr(q->tmp, '/') + 1, home, q->spec->name) != 0)
     return al_err_set(&q->op.err, -errno, "%s: %s", q->spec->dir, strerror(errno));
   rc = al_plat_fsync(home);

@@ -5,6 +5,7 @@
 
 #include "buf.h"
 #include "lima.h"
+#include "lima_procs.h"
 #include "db.h"
 #include "val.h"
 
@@ -12,7 +13,6 @@
 #define AL__LIMA_LOG_TAIL 16384u      /* how much of a log's end is read for an error message */
 #define AL__LIMA_QUICK_MS 10000u      /* deadline of limactl calls that only read files */
 #define AL__LIMA_SOCKET "lane.sock"   /* the warden's, in the lane's directory; shorter than any of Lima's own */
-#define AL__LIMA_DELETE_MS 5000u  /* it takes 0.2 s; what it leaves the sweep ends */
 
 /* First member of every asynchronous operation: who asked, and a job that brings the end back to the loop. */
 typedef struct al__lima_op_s {
@@ -77,38 +77,5 @@ al__lima_yaml_quote(al_buf_t *out, const char *s, int *rc);
 /* lima_verify.c: compares an instance record of `limactl list --json` with what we asked for. */
 int
 al__lima_compare(const al_lima_t *l, const al_lane_spec_t *spec, const al_val_t *instance, al_err_t *err);
-
-/* lima_procs.c */
-typedef enum {
-  AL__PROC_NONE,
-  AL__PROC_HOSTAGENT,
-  AL__PROC_WARDEN,
-  AL__PROC_QEMU,
-  AL__PROC_SSH_MASTER,
-  AL__PROC_SHELL,
-  AL__PROC_START
-} al__lima_kind_t;
-
-typedef struct al__lima_proc_s {
-  al_ident_t id;
-  al__lima_kind_t kind;
-} al__lima_proc_t;
-
-#define AL__LIMA_PROCS_MAX 64
-
-typedef struct al__lima_procs_s {
-  al__lima_proc_t list[AL__LIMA_PROCS_MAX];
-  size_t count;
-  size_t nameless; /* processes of this user that are between two programs: nobody can say yet whose they are */
-} al__lima_procs_t;
-
-const char *
-al__lima_kind_name(al__lima_kind_t kind);
-/* What a command line (argv joined by NUL) is to the lane whose directory is `dir`. */
-al__lima_kind_t
-al__lima_classify(const char *dir, const char *name, const char *cmdline, size_t len);
-/* All processes of the lane now. */
-int
-al__lima_scan(const char *dir, const char *name, al__lima_procs_t *out);
 
 #endif

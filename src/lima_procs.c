@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which processes belong to a lane: told by their command lines, which name the lane's own directory or its unique
  * name. */
-#include "lima_int.h"
+#include "lima_procs.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -65,7 +65,7 @@ export default [
     from: `if (st->st_mode & S_ISVTX) return 0;`, to: `if (st->st_mode) return 0;` },
   { name: "unknown keys of Lima are welcome", file: "src/lima_verify.c", test: "c:test_lima",
     from: `if (!w && !says_nothing(got->items[i], 0))`, to: `if (!w && !says_nothing(got->items[i], DEPTH_MAX + 1) && depth > DEPTH_MAX)` },
-  { name: "pid files of strangers stay", file: "src/lima_destroy.c", test: "c:test_lima_destroy",
+  { name: "pid files of strangers stay", file: "src/teardown.c", test: "c:test_lima_destroy",
     from: `if (p->id.pid != (pid_t) pid) continue;`, to: `` },
   { name: "an image that changed", file: "src/image_verify.c", test: "c:test_image", from: `if (strcmp(hex, f->sha256)) {`, to: `if (hex[0] == 0) {` },
   { name: "the network is open", file: "src/warden/rules.c", test: "c:test_warden",

@@ -66,9 +66,9 @@ export default [
     al_attach_end(lane, why);
     return;
   }`, to: `` },
-  { name: "a directory of another row", file: "src/lima_attach.c", test: "c:test_lima_attach", from: ` && id == row &&`, to: ` && id >= 0 &&` },
-  { name: "a copied directory", file: "src/lima_attach.c", test: "c:test_lima_attach",
-    from: `(uint64_t) ino == (uint64_t) st.st_ino;`, to: `ino >= 0;` },
+  { name: "a directory of another row", file: "src/lima_attach.c", test: "c:test_lima_attach", from: ` && seal.row == row `, to: ` ` },
+  { name: "a copied directory", file: "src/seal.c", test: "c:test_lima_attach",
+    from: ` || r.ino != (uintmax_t) st.st_ino`, to: `` },
   { name: "attach to what is not ready", file: "src/lane_attach.c", test: "ts:shell", only: "says why",
     from: `if (!row) return al_err_set(err, AL_ENO_SUCH_LANE,`, to: `if (!row) return al_err_set(err, AL_EINTERNAL,` },
 ];

@@ -13,7 +13,7 @@ const layers: Record<string, number> = {
   err: 0, mem: 0, utf8: 0, hook: 0,
   buf: 1, queue: 1, tail: 1, lines: 1, names: 1, ignore: 1, sha256: 1, frame: 1, val: 1, version: 1, platform: 1, lane: 1, tree: 1, tmp: 1,
   work: 2, proc: 2, db: 2,
-  home: 3, image: 3, lima: 3, transport: 3, registry: 3, chan: 3,
+  home: 3, image: 3, seal: 3, lima_procs: 3, teardown: 3, lima: 3, transport: 3, registry: 3, chan: 3,
   exec: 4, xfer: 4,
   lane_life: 5, lane_options: 5, lane_create: 5, lane_admit: 5, lane_start: 5, lane_time: 5, lane_destroy: 5, lane_calls: 5,
   lane_exec: 5, lane_copy: 5, lane_tty: 5, lane_attach: 5, reaper: 5, admin: 5, doctor: 5, site: 5, engine: 5, tty: 5, al: 5,
@@ -23,7 +23,10 @@ const siblings: Record<string, string[]> = {
   mem: ["err"], val: ["err"], names: ["err", "utf8"], ignore: ["err"], lines: ["buf", "utf8"], tree: ["names", "frame"], tail: ["utf8"], platform: ["names"],
   db: ["work"],
   image: ["home"], // an image lives in the home's store
-  lima: ["home", "image"], // the driver is given both
+  lima_procs: ["home"],
+  seal: ["names"],
+  teardown: ["lima_procs", "seal"], // the steps, for the driver and for the keeper
+  lima: ["home", "image", "lima_procs", "seal", "teardown"], // the driver is given the first two
   transport: ["lima", "chan"], // `shell` is limactl's
   registry: ["home"],
   err: ["mem"],
