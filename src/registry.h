@@ -21,6 +21,9 @@ typedef struct al_lane_row_s {
   int cpus;
   int64_t memory_mib, disk_gib;
   char image[72], network[8], accel[8], reason[256];
+  al_ident_t keeper;         /* pid 0: none is known */
+  int tries;                 /* of sweeps to end it while it is stuck */
+  int64_t retry_s;           /* unix seconds: no sweep tries again before */
 } al_lane_row_t;
 
 typedef struct al_registry_s {
@@ -56,7 +59,35 @@ typedef void (*al_registry_list_cb)(
   void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count);
 void
 al_registry_list(al_registry_t *r, bool all, al_registry_list_cb cb, void *data);
+/* Which process outlives the owner for this lane. AL_ENO_SUCH_LANE when it is not open. `keeper` is copied. */
+void
+al_registry_set_keeper(al_registry_t *r, int64_t id, const al_ident_t *keeper, al_registry_cb cb, void *data);
 
+/* registry_history.c: what has become of a lane, closed or not, oldest first; of very many lines the newest 1,000. The
+ * list is the callback's. AL_ENO_SUCH_LANE. */
+typedef struct al_history_s {
+  int64_t at_ms; /* unix time */
+  int from, to;  /* AL_LANE_*; from -1: the row was made */
+  char reason[256];
+} al_history_t;
+typedef void (*al_history_cb)(
+  void *data, int status, const al_err_t *err, const al_history_t *rows, size_t count);
+void
+al_registry_history(al_registry_t *r, const char *name, al_history_cb cb, void *data);
+
+/* registry_lease.c. `env`: which engine of that process. take: 0 = held for `seconds` from now (also when it was held
+ * by the same already), 1 = a living process has it. renew: 0, or 1 = it was lost meanwhile. The lease of a process
+ * that is gone is free at once. `name` is at most 23 characters; all are copied. */
+void
+al_registry_lease_take(al_registry_t *r, const char *name, const al_ident_t *holder, const char *env, int seconds,
+  al_registry_cb cb, void *data);
+void
+al_registry_lease_renew(al_registry_t *r, const char *name, const al_ident_t *holder, const char *env, int seconds,
+  al_registry_cb cb, void *data);
+/* Nothing happens to one that is not held. `cb` may be NULL. */
+void
+al_registry_lease_release(al_registry_t *r, const char *name, const al_ident_t *holder, const char *env,
+  al_registry_cb cb, void *data);
 
 /* Lane directories of the home that no open row knows, as a list of names: what is left when a registry was lost.
  * Reads only, on any thread that may block. Fails as al_db_look does; without a registry every directory is one. */

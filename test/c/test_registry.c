@@ -1,121 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registry: admission in order, compare-and-set of states, closing, and rows that survive reopening. */
-#include "al_test.h"
-#include "lane.h"
-#include "registry.h"
-#include <sqlite3.h>
-
-typedef struct fixture_s {
-  uv_loop_t loop;
-  char dir[64], path[128];
-  al_registry_t r;
-  int status;
-  al_err_t err;
-  bool called;
-  al_lane_row_t rows[16];
-  size_t count;
-} fixture_t;
-
-static void
-answered(void *data, int status, const al_err_t *err) {
-  fixture_t *f = data;
-  f->status = status;
-  f->err = *err;
-  f->called = true;
-}
-
-static void
-listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count) {
-  fixture_t *f = data;
-  answered(data, status, err);
-  f->count = count < 16 ? count : 16;
-  for (size_t i = 0; i < f->count; i++) f->rows[i] = rows[i];
-}
-
-static void
-run(fixture_t *f) {
-  al_test_until(&f->loop, &f->called, 20000);
-  f->called = false;
-}
-
-static void
-reopen(fixture_t *f) {
-  al_err_t err = { 0 };
-  if (al_registry_open(&f->loop, f->path, &f->r, &err)) fail_msg("%s", err.msg);
-}
-
-static void
-closed(void *data) {
-  ((fixture_t *) data)->called = true;
-}
-
-static void
-shut(fixture_t *f) {
-  al_registry_close(&f->r, closed, f);
-  run(f);
-}
-
-static int
-setup(void **state) {
-  fixture_t *f = calloc(1, sizeof *f);
-  al_test_dir(f->dir);
-  if (uv_loop_init(&f->loop)) return -1;
-  snprintf(f->path, sizeof f->path, "%s/registry.db", f->dir);
-  reopen(f);
-  *state = f;
-  return 0;
-}
-
-static int
-teardown(void **state) {
-  fixture_t *f = *state;
-  shut(f);
-  uv_run(&f->loop, UV_RUN_DEFAULT);
-  int rc = uv_loop_close(&f->loop);
-  al_test_dir_remove(f->dir);
-  free(f);
-  return rc;
-}
-
-static al_lane_row_t
-a_row(char last) {
-  al_lane_row_t row;
-  memset(&row, 0, sizeof row);
-  snprintf(row.name, sizeof row.name, "agent-lane-00000000-0000000%c", last);
-  assert_int_equal(al_plat_ident(getpid(), &row.owner), 0);
-  snprintf(row.owner_env, sizeof row.owner_env, "00");
-  row.created_s = 1000;
-  row.expires_s = 4600;
-  row.expires_boot_ms = 1ll << 40;
-  row.cpus = 4;
-  row.memory_mib = 8192;
-  row.disk_gib = 30;
-  snprintf(row.image, sizeof row.image, "base-0123456789ab");
-  snprintf(row.network, sizeof row.network, "none");
-  snprintf(row.accel, sizeof row.accel, "tcg");
-  return row;
-}
-
-static int
-admit(fixture_t *f, al_lane_row_t *row, int max, int64_t *ticket, char holders[256]) {
-  al_registry_admit(&f->r, row, max, ticket, holders, 256, answered, f);
-  run(f);
-  return f->status;
-}
-
-static int
-move(fixture_t *f, int64_t id, int from, int to) {
-  al_registry_move(&f->r, id, from, to, "because", answered, f);
-  run(f);
-  return f->status;
-}
-
-static int
-claim(fixture_t *f, int64_t id) {
-  al_registry_claim_close(&f->r, id, "to be closed", answered, f);
-  run(f);
-  return f->status;
-}
+#include "registry_test.h"
 
 static void
 test_registry_row_survives_reopening_unchanged(void **state) {
@@ -194,11 +79,8 @@ test_registry_waiter_that_leaves_or_dies_frees_its_turn(void **state) {
 static void
 age_waiters(fixture_t *f, int seconds) {
   char text[96];
-  sqlite3 *sql = NULL;
   snprintf(text, sizeof text, "UPDATE waiters SET since_s = since_s - %d", seconds);
-  assert_int_equal(sqlite3_open(f->path, &sql), SQLITE_OK);
-  assert_int_equal(sqlite3_exec(sql, text, NULL, NULL, NULL), SQLITE_OK);
-  sqlite3_close(sql);
+  sql_run(f, text);
 }
 
 static void

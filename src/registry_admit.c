@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registry: the queue for the places of VMs, and the row that a place taken becomes. */
+#include "registry_int.h"
+#include "mem.h"
+#include <stdio.h>
+
+#define RENEW_S 10  /* how often a waiter says that it still asks */
+#define SILENT_S 60 /* one that has not said so for longer has lost its turn */
+
+typedef struct admit_s {
+  al__reg_call_t call;
+  al_lane_row_t *row;
+  int max;
+  int64_t *ticket;
+  char *holders;
+  size_t holders_cap;
+} admit_t;
+
+/* Drops tickets that nobody asks for any more, since the process is gone or stands still or could not write that it has
+ * left, and tells whether an older one than ours is still waiting. */
+static int
+older_waiter(admit_t *a, sqlite3 *sql, bool *older) {
+  al_db_job_t *job = &a->call.job;
+  sqlite3_stmt *st;
+  int rc = al__reg_prepare(job, sql,
+    "SELECT ticket, pid, start, boot, exe, since_s FROM waiters WHERE ticket < ? ORDER BY ticket", &st);
+  if (rc) return rc;
+  sqlite3_bind_int64(st, 1, *a->ticket);
+  int64_t dead[64];
+  int count = 0;
+  *older = false;
+  while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+    al_ident_t id;
+    al__reg_read_ident(st, 1, &id);
+    bool silent = al__reg_now_ms() / 1000 - sqlite3_column_int64(st, 5) > SILENT_S;
+    if (silent || al_plat_ident_alive(&id) == 0) {
+      if (count < 64) dead[count++] = sqlite3_column_int64(st, 0);
+    } else {
+      *older = true;
+    }
+  }
+  sqlite3_finalize(st);
+  if (rc != SQLITE_DONE) return al_db_error(sql, rc, "read the queue", &job->err);
+  for (int i = 0; i < count; i++) {
+    rc = al__reg_prepare(job, sql, "DELETE FROM waiters WHERE ticket = ?", &st);
+    if (rc) return rc;
+    sqlite3_bind_int64(st, 1, dead[i]);
+    if ((rc = al__reg_finish(job, sql, st, "drop a waiter"))) return rc;
+  }
+  return 0;
+}
+
+/* Says that its owner still asks; not at every poll, since each time is a write to the disk. */
+static int
+renew_ticket(admit_t *a, sqlite3 *sql) {
+  al_db_job_t *job = &a->call.job;
+  sqlite3_stmt *st;
+  int rc = al__reg_prepare(
+    job, sql, "UPDATE waiters SET since_s = ?1 WHERE ticket = ?2 AND since_s < ?1 - ?3", &st);
+  if (rc) return rc;
+  sqlite3_bind_int64(st, 1, al__reg_now_ms() / 1000);
+  sqlite3_bind_int64(st, 2, *a->ticket);
+  sqlite3_bind_int(st, 3, RENEW_S);
+  return al__reg_finish(job, sql, st, "stay in the queue");
+}
+
+static int
+take_ticket(admit_t *a, sqlite3 *sql) {
+  al_db_job_t *job = &a->call.job;
+  if (*a->ticket) return renew_ticket(a, sql);
+  sqlite3_stmt *st;
+  int rc =
+    al__reg_prepare(job, sql, "INSERT INTO waiters (pid, start, boot, exe, since_s) VALUES (?, ?, ?, ?, ?)", &st);
+  if (rc) return rc;
+  al__reg_bind_ident(st, 1, &a->row->owner, a->call.start);
+  sqlite3_bind_int64(st, 5, al__reg_now_ms() / 1000);
+  if ((rc = al__reg_finish(job, sql, st, "join the queue"))) return rc;
+  *a->ticket = sqlite3_last_insert_rowid(sql);
+  return 0;
+}
+
+/* Counts the open lanes and lists their names. */
+static int
+count_open(admit_t *a, sqlite3 *sql, int *open) {
+  al_db_job_t *job = &a->call.job;
+  sqlite3_stmt *st;
+  int rc = al__reg_prepare(
+    job, sql, "SELECT name, state, owner_pid FROM lanes WHERE state <> 'closed' ORDER BY id", &st);
+  if (rc) return rc;
+  size_t used = 0;
+  a->holders[0] = '\0';
+  *open = 0;
+  while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+    ++*open;
+    int n = snprintf(a->holders + used, a->holders_cap - used, "%s%s (%s, process %lld)", used ? ", " : "",
+      al__reg_column(st, 0), al__reg_column(st, 1), (long long) sqlite3_column_int64(st, 2));
+    if (n > 0 && (size_t) n < a->holders_cap - used) used += (size_t) n;
+    else a->holders[used] = '\0';
+  }
+  sqlite3_finalize(st);
+  return rc == SQLITE_DONE ? 0 : al_db_error(sql, rc, "count lanes", &job->err);
+}
+
+static int
+insert_lane(admit_t *a, sqlite3 *sql) {
+  al_lane_row_t *row = a->row;
+  al_db_job_t *job = &a->call.job;
+  sqlite3_stmt *st;
+  int rc = al__reg_prepare(job, sql,
+    "INSERT INTO lanes (name, state, owner_pid, owner_start, owner_boot, owner_exe, owner_env, created_s, expires_s,"
+    " expires_boot_ms, cpus, memory_mib, disk_gib, image, network, accel)"
+    " VALUES (?, 'registered', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    &st);
+  if (rc) return rc;
+  al__reg_bind_text(st, 1, row->name);
+  al__reg_bind_ident(st, 2, &row->owner, a->call.start);
+  al__reg_bind_text(st, 6, row->owner_env);
+  sqlite3_bind_int64(st, 7, row->created_s);
+  sqlite3_bind_int64(st, 8, row->expires_s);
+  sqlite3_bind_int64(st, 9, row->expires_boot_ms);
+  sqlite3_bind_int(st, 10, row->cpus);
+  sqlite3_bind_int64(st, 11, row->memory_mib);
+  sqlite3_bind_int64(st, 12, row->disk_gib);
+  al__reg_bind_text(st, 13, row->image);
+  al__reg_bind_text(st, 14, row->network);
+  al__reg_bind_text(st, 15, row->accel);
+  if ((rc = al__reg_finish(job, sql, st, "register the lane"))) return rc;
+  row->id = sqlite3_last_insert_rowid(sql);
+  row->state = AL_LANE_REGISTERED;
+  return al__reg_add_history(job, sql, row->id, "", "registered", "");
+}
+
+static int
+delete_ticket(al_db_job_t *job, sqlite3 *sql, int64_t ticket) {
+  sqlite3_stmt *st;
+  int rc = al__reg_prepare(job, sql, "DELETE FROM waiters WHERE ticket = ?", &st);
+  if (rc) return rc;
+  sqlite3_bind_int64(st, 1, ticket);
+  return al__reg_finish(job, sql, st, "leave the queue");
+}
+
+static int
+run_admit(al_db_job_t *job, sqlite3 *sql) {
+  admit_t *a = job->data;
+  bool older;
+  int open, rc;
+  if ((rc = take_ticket(a, sql)) || (rc = older_waiter(a, sql, &older)) || (rc = count_open(a, sql, &open))) return rc;
+  if (older || open >= a->max) {
+    a->call.outcome = 1;
+    return 0;
+  }
+  if ((rc = insert_lane(a, sql))) return rc;
+  return delete_ticket(job, sql, *a->ticket);
+}
+
+void
+al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap,
+  al_registry_cb cb, void *data) {
+  admit_t *a = al__reg_call(sizeof *a, cb, data);
+  if (!a) return;
+  a->row = row;
+  a->max = max;
+  a->ticket = ticket;
+  a->holders = holders;
+  a->holders_cap = cap;
+  al__reg_run(r, &a->call, run_admit);
+}
+
+typedef struct leave_s {
+  al__reg_call_t call;
+  int64_t ticket;
+} leave_t;
+
+static int
+run_leave(al_db_job_t *job, sqlite3 *sql) {
+  leave_t *l = job->data;
+  return delete_ticket(job, sql, l->ticket);
+}
+
+void
+al_registry_leave(al_registry_t *r, int64_t ticket) {
+  leave_t *l = ticket ? al__reg_call(sizeof *l, NULL, NULL) : NULL;
+  if (!l) return; /* a ticket that stays is dropped with its process */
+  l->ticket = ticket;
+  al__reg_run(r, &l->call, run_leave);
+}
