@@ -45,7 +45,6 @@ struct al_site_s {
   al_engine_t *engine;
   al_home_t home;
   al_registry_t registry;
-  uint64_t registry_dev, registry_ino; /* of the file that it was opened in */
   al_worker_t *io;    /* short file work of lanes */
   al_worker_t *store; /* hashing and importing images: seconds, which no lane's end should wait for */
   al_driver_t *drivers;

@@ -110,10 +110,11 @@
     "Remove what the message names, or copy out the directories beside it one by one.") \
   X(TREE_TOO_LARGE, -20068, "The guest's directory has more bytes, entries or levels than may be copied out.", \
     "Raise the limit that the message names, or copy out less.") \
-  X(REGISTRY_DAMAGED, -20040, "The registry cannot be read, or is not one of this version of Agent Lane.", \
+  X(REGISTRY_DAMAGED, -20040, "The registry cannot be read, or is no registry of Agent Lane's.", \
     "End the programs that use this home, then move registry.db, registry.db-wal and registry.db-shm in it aside; none is " \
-    "overwritten. Lanes that stood in it stay below lima/ in the home: `agent-lane doctor` names them, and how to " \
-    "remove each.") \
+    "overwritten. Lanes that stood in it are found by the records in their directories.") \
+  X(REGISTRY_NEWER, -20069, "The registry was made by a newer version of Agent Lane, which says that this one cannot use it.", \
+    "Use the newer version, or another home (option home or AGENT_LANE_HOME).") \
   X(REGISTRY_LOCKED, -20041, "Another process held the registry for longer than we wait.", \
     "Another process holds the registry; try again.") \
   X(INTERRUPTED, -20042, "The process is ending, so nothing new is started.", \

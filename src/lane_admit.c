@@ -60,6 +60,13 @@ waited_enough(const al_lane_t *lane, al_err_t *busy) {
   return true;
 }
 
+/* People hear at the first lane that the registry was damaged; it is in the reports of reap and doctor, too. */
+static void
+tell_notice(al_lane_t *lane) {
+  char text[AL_DB_NOTICE_MAX];
+  if (al_registry_notice(&lane->site->registry, text)) al_lane_emit(lane, "notice", text);
+}
+
 static void
 admitted(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
@@ -68,10 +75,14 @@ admitted(void *data, int status, const al_err_t *err) {
     al_lane_give_up(lane, err);
     return;
   }
+  tell_notice(lane);
   if (status == 0) {
     lane->ticket = 0;
     lane->state = AL_LANE_REGISTERED;
     lane->spec.row = lane->row.id;
+    lane->spec.created_s = lane->row.created_s;
+    lane->spec.expires_s = lane->row.expires_s;
+    lane->spec.expires_boot_ms = lane->row.expires_boot_ms;
     if (lane->queue_timeout_s > 0) { /* the start counts from here */
       lane->deadline_ms = al_plat_mono_ms() + (uint64_t) lane->start_timeout_s * 1000;
       al_lane_watch_start(lane);

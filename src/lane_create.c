@@ -138,6 +138,7 @@ fill_names(al_lane_t *lane, al_err_t *err) {
   memcpy(row->name, s->name, sizeof row->name);
   row->owner = s->owner;
   memcpy(row->owner_env, lane->engine->env_id, sizeof row->owner_env);
+  memcpy(s->owner_env, lane->engine->env_id, sizeof s->owner_env);
   row->cpus = s->cpus;
   row->memory_mib = s->memory_mib;
   row->disk_gib = s->disk_gib;

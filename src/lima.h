@@ -39,6 +39,8 @@ typedef struct al_lane_spec_s {
   al_image_t image;
   char proof[65];                          /* 64 hex digits */
   al_ident_t owner;
+  char owner_env[33];                      /* the rest is for the sealed record, as in the row */
+  int64_t created_s, expires_s, expires_boot_ms;
 } al_lane_spec_t;
 
 /* Exactly once, never from inside the call, except when there is no memory for the operation itself (-ENOMEM, told at

@@ -93,14 +93,26 @@ begin(al_job_t *job) {
 }
 
 static int
+seal(const al_lane_spec_t *spec, int dir) {
+  static const char *const accels[] = {"tcg", "kvm", "hvf"};
+  al_seal_t s = {.row = spec->row, .created_s = spec->created_s ? spec->created_s : (int64_t) time(NULL),
+    .expires_s = spec->expires_s, .expires_boot_ms = spec->expires_boot_ms, .owner = spec->owner, .cpus = spec->cpus,
+    .memory_mib = spec->memory_mib, .disk_gib = spec->disk_gib};
+  snprintf(s.name, sizeof s.name, "%s", spec->name);
+  snprintf(s.owner_env, sizeof s.owner_env, "%s", spec->owner_env);
+  snprintf(s.image, sizeof s.image, "%s", spec->image.id);
+  snprintf(s.network, sizeof s.network, "%s", spec->network == AL_NETWORK_NONE ? "none" : "open");
+  snprintf(s.accel, sizeof s.accel, "%s", accels[spec->accel]);
+  return al_seal_write(dir, &s);
+}
+
+static int
 finish(al_job_t *job) {
   build_t *q = (build_t *) job;
   AL_AUTO_FD int dir = open(q->tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   AL_AUTO_FD int home = open(q->op.l->home->lima, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir < 0 || home < 0) return fail(q, -errno, "");
-  al_seal_t seal = {.row = q->spec->row, .created_s = time(NULL)};
-  snprintf(seal.name, sizeof seal.name, "%s", q->spec->name);
-  int rc = al_seal_write(dir, &seal);
+  int rc = seal(q->spec, dir);
   if (rc == 0) rc = al_plat_fsync(dir);
   if (rc) return fail(q, rc, AL_SEAL_FILE);
   if (renameat(home, strrchr(q->tmp, '/') + 1, home, q->spec->name) != 0)

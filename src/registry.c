@@ -10,17 +10,22 @@
 #define LANE_COLUMNS \
   "id, name, state, owner_pid, owner_start, owner_boot, owner_exe, owner_env, created_s, expires_s, expires_boot_ms," \
   " cpus, memory_mib, disk_gib, image, network, accel, reason, keeper_pid, keeper_start, keeper_boot, keeper_exe," \
-  " tries, retry_s"
+  " tries, retry_s, orphan_boot_ms"
 
 int
 al_registry_open(uv_loop_t *loop, const char *path, al_registry_t *r, al_err_t *err) {
-  return al_db_open(loop, path, al__registry_migrations, al__registry_schema(), &r->db, err);
+  return al_db_open(loop, path, &al__registry_schema, &r->db, err);
 }
 
 void
 al_registry_close(al_registry_t *r, void (*cb)(void *data), void *data) {
   al_db_close(r->db, cb, data);
   r->db = NULL;
+}
+
+bool
+al_registry_notice(al_registry_t *r, char out[AL_DB_NOTICE_MAX]) {
+  return al_db_notice(r->db, out);
 }
 
 /* ---- what all calls share ---- */
@@ -121,15 +126,17 @@ typedef struct move_s {
   char reason[256];
 } move_t;
 
+/* `adopted`: whether its owner knows better. */
 static int
-read_state(move_t *m, sqlite3 *sql, int *state) {
+read_state(move_t *m, sqlite3 *sql, int *state, bool *adopted) {
   al_db_job_t *job = &m->call.job;
   sqlite3_stmt *st;
-  int rc = al__reg_prepare(job, sql, "SELECT state FROM lanes WHERE id = ?", &st);
+  int rc = al__reg_prepare(job, sql, "SELECT state, adopted FROM lanes WHERE id = ?", &st);
   if (rc) return rc;
   sqlite3_bind_int64(st, 1, m->id);
   rc = sqlite3_step(st);
   *state = rc == SQLITE_ROW ? al_lane_state_from_name(al__reg_column(st, 0)) : -1;
+  *adopted = rc == SQLITE_ROW && sqlite3_column_int(st, 1) && *state == AL_LANE_READY;
   int end = sqlite3_finalize(st); /* of a column that could not be read */
   if (rc == SQLITE_ROW && end) rc = end;
   if (rc == SQLITE_DONE)
@@ -155,22 +162,24 @@ write_state(move_t *m, sqlite3 *sql, int from, int to) {
 static int
 run_move(al_db_job_t *job, sqlite3 *sql) {
   move_t *m = job->data;
+  bool adopted;
   int state, rc;
-  if ((rc = read_state(m, sql, &state))) return rc;
+  if ((rc = read_state(m, sql, &state, &adopted))) return rc;
   if (state >= AL_LANE_CLOSING && m->from < AL_LANE_CLOSING)
     return al_err_set(
       &job->err, AL_ELANE_CLOSED, "another process has ended the lane, as `agent-lane reap --force` does");
-  if (state != m->from)
+  if (state != m->from && !adopted)
     return al_err_set(&job->err, AL_EINTERNAL, "lane %" PRId64 " is %s in the registry, not %s", m->id,
       al_lane_state_name(state), al_lane_state_name(m->from));
-  return write_state(m, sql, m->from, m->to);
+  return write_state(m, sql, state, m->to);
 }
 
 static int
 run_claim(al_db_job_t *job, sqlite3 *sql) {
   move_t *m = job->data;
+  bool adopted;
   int state, rc;
-  if ((rc = read_state(m, sql, &state))) return rc;
+  if ((rc = read_state(m, sql, &state, &adopted))) return rc;
   if (state == AL_LANE_CLOSED) return al_err_set(&job->err, AL_ELANE_CLOSED, "the lane is already closed");
   return state == AL_LANE_CLOSING ? 0 : write_state(m, sql, state, AL_LANE_CLOSING);
 }
@@ -261,6 +270,7 @@ read_row(sqlite3_stmt *st, al_lane_row_t *row) {
   al__reg_read_ident(st, 18, &row->keeper);
   row->tries = sqlite3_column_int(st, 22);
   row->retry_s = sqlite3_column_int64(st, 23);
+  row->orphan_boot_ms = sqlite3_column_int64(st, 24);
 }
 
 static int
@@ -285,6 +295,7 @@ run_list(al_db_job_t *job, sqlite3 *sql) {
            : "SELECT " LANE_COLUMNS " FROM lanes WHERE state <> 'closed' ORDER BY id DESC",
     &st);
   if (rc) return rc;
+  l->count = 0;
   while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
     if (add_row(l, st) == 0) continue;
     sqlite3_finalize(st);

@@ -24,6 +24,7 @@ typedef struct al_lane_row_s {
   al_ident_t keeper;         /* pid 0: none is known */
   int tries;                 /* of sweeps to end it while it is stuck */
   int64_t retry_s;           /* unix seconds: no sweep tries again before */
+  int64_t orphan_boot_ms;    /* when a sweep first saw that only the keeper lives; 0: none has */
 } al_lane_row_t;
 
 typedef struct al_registry_s {
@@ -34,6 +35,10 @@ int
 al_registry_open(uv_loop_t *loop, const char *path, al_registry_t *r, al_err_t *err);
 void
 al_registry_close(al_registry_t *r, void (*cb)(void *data), void *data);
+
+/* What people should hear once, such as that it was damaged and where the old one is. */
+bool
+al_registry_notice(al_registry_t *r, char out[AL_DB_NOTICE_MAX]);
 
 typedef void (*al_registry_cb)(void *data, int status, const al_err_t *err);
 
@@ -88,6 +93,11 @@ al_registry_lease_renew(al_registry_t *r, const char *name, const al_ident_t *ho
 void
 al_registry_lease_release(al_registry_t *r, const char *name, const al_ident_t *holder, const char *env,
   al_registry_cb cb, void *data);
+
+/* registry_adopt.c: rows for lane directories that carry our sealed record and have no open row, with owner and expiry as
+ * in the record; `status` is how many. A row that was closed is in CLOSING then. */
+void
+al_registry_adopt(al_registry_t *r, const al_home_t *home, al_registry_cb cb, void *data);
 
 /* Lane directories of the home that no open row knows, as a list of names: what is left when a registry was lost.
  * Reads only, on any thread that may block. Fails as al_db_look does; without a registry every directory is one. */

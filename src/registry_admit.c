@@ -32,7 +32,8 @@ older_waiter(admit_t *a, sqlite3 *sql, bool *older) {
   while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
     al_ident_t id;
     al__reg_read_ident(st, 1, &id);
-    bool silent = al__reg_now_ms() / 1000 - sqlite3_column_int64(st, 5) > SILENT_S;
+    int64_t since = al__reg_now_ms() / 1000 - sqlite3_column_int64(st, 5);
+    bool silent = since > SILENT_S || since < -SILENT_S; /* the clock may have gone back */
     if (silent || al_plat_ident_alive(&id) == 0) {
       if (count < 64) dead[count++] = sqlite3_column_int64(st, 0);
     } else {
@@ -50,17 +51,22 @@ older_waiter(admit_t *a, sqlite3 *sql, bool *older) {
   return 0;
 }
 
-/* Says that its owner still asks; not at every poll, since each time is a write to the disk. */
+/* Says that its owner still asks; not at every poll, since each time is a write to the disk. A ticket that was dropped
+ * meanwhile (the machine slept, the registry was lost) comes back where it was: what it has missed is only the turns
+ * that passed. */
 static int
 renew_ticket(admit_t *a, sqlite3 *sql) {
   al_db_job_t *job = &a->call.job;
   sqlite3_stmt *st;
-  int rc = al__reg_prepare(
-    job, sql, "UPDATE waiters SET since_s = ?1 WHERE ticket = ?2 AND since_s < ?1 - ?3", &st);
+  int rc = al__reg_prepare(job, sql,
+    "INSERT INTO waiters (pid, start, boot, exe, since_s, ticket) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+    " ON CONFLICT (ticket) DO UPDATE SET since_s = ?5 WHERE since_s < ?5 - ?7 OR since_s > ?5",
+    &st);
   if (rc) return rc;
-  sqlite3_bind_int64(st, 1, al__reg_now_ms() / 1000);
-  sqlite3_bind_int64(st, 2, *a->ticket);
-  sqlite3_bind_int(st, 3, RENEW_S);
+  al__reg_bind_ident(st, 1, &a->row->owner, a->call.start);
+  sqlite3_bind_int64(st, 5, al__reg_now_ms() / 1000);
+  sqlite3_bind_int64(st, 6, *a->ticket);
+  sqlite3_bind_int(st, 7, RENEW_S);
   return al__reg_finish(job, sql, st, "stay in the queue");
 }
 

@@ -55,7 +55,8 @@ run_history(al_db_job_t *job, sqlite3 *sql) {
   if (rc) return rc;
   sqlite3_bind_int64(st, 1, id);
   sqlite3_bind_int(st, 2, HISTORY_MAX);
-  h->rows = al_calloc(HISTORY_MAX, sizeof *h->rows);
+  h->count = 0;
+  if (!h->rows) h->rows = al_calloc(HISTORY_MAX, sizeof *h->rows);
   if (!h->rows) {
     sqlite3_finalize(st);
     return al_err_set(&job->err, -ENOMEM, "out of memory");

@@ -6,11 +6,15 @@
 #include "registry.h"
 #include <sqlite3.h>
 
-/* registry_schema.c. PRAGMA user_version counts them. */
-extern const char *const al__registry_migrations[];
-/* The newest PRAGMA user_version. */
+/* registry_schema.c */
+extern const al_db_schema_t al__registry_schema;
+/* registry_adopt.c: what a registry that is made begins with. */
 int
-al__registry_schema(void);
+al__registry_fill(sqlite3 *sql, const char *path, al_err_t *err);
+#define AL__REG_ADOPTED "taken over from the record in its directory"
+/* registry_strays.c: adds the names of lanes of which there is a directory. */
+int
+al__reg_directories(const char *lima, al_val_t *names, al_err_t *err);
 
 /* First member of every call: it is one job of the database thread, in one transaction, and frees itself. */
 typedef struct al__reg_call_s {

@@ -8,7 +8,7 @@
  *
  * Row ids and tickets begin at the time of day, not at 1: a registry that is made anew, since the old one was lost,
  * gives no number that a process may still hold from before. History is only added to, whoever writes. */
-const char *const al__registry_migrations[] = {
+static const char *const migrations[] = {
   "CREATE TABLE lanes ("
   " id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, state TEXT NOT NULL,"
   " owner_pid INTEGER NOT NULL, owner_start TEXT NOT NULL, owner_boot TEXT NOT NULL, owner_exe TEXT NOT NULL,"
@@ -30,6 +30,8 @@ const char *const al__registry_migrations[] = {
   "ALTER TABLE lanes ADD COLUMN keeper_exe TEXT NOT NULL DEFAULT '';"
   "ALTER TABLE lanes ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;"   /* to end a stuck lane */
   "ALTER TABLE lanes ADD COLUMN retry_s INTEGER NOT NULL DEFAULT 0;" /* not before */
+  "ALTER TABLE lanes ADD COLUMN orphan_boot_ms INTEGER NOT NULL DEFAULT 0;" /* since when the keeper alone has it */
+  "ALTER TABLE lanes ADD COLUMN adopted INTEGER NOT NULL DEFAULT 0;" /* made of the record in its directory */
   "CREATE TABLE leases ("
   " name TEXT PRIMARY KEY, pid INTEGER NOT NULL, start TEXT NOT NULL, boot TEXT NOT NULL, exe TEXT NOT NULL,"
   " env TEXT NOT NULL, until_boot_ms INTEGER NOT NULL);"
@@ -44,7 +46,5 @@ const char *const al__registry_migrations[] = {
   " WHERE name NOT IN (SELECT name FROM sqlite_sequence);",
 };
 
-int
-al__registry_schema(void) {
-  return (int) (sizeof al__registry_migrations / sizeof *al__registry_migrations);
-}
+const al_db_schema_t al__registry_schema = {
+  .migrations = migrations, .count = sizeof migrations / sizeof *migrations, .fill = al__registry_fill};

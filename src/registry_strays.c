@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registry: the lane directories that it does not know. */
-#include "registry.h"
 #include "registry_int.h"
 #include "val.h"
 #include <dirent.h>
@@ -14,11 +13,11 @@
  * directories are listed first, then those with a row are taken off, and of the others only what is still there counts:
  * a lane that begins or ends meanwhile is never taken for a stray. */
 
-static int
-add_directories(const al_home_t *home, al_val_t *names, al_err_t *err) {
-  DIR *dir = opendir(home->lima);
+int
+al__reg_directories(const char *lima, al_val_t *names, al_err_t *err) {
+  DIR *dir = opendir(lima);
   int rc = 0;
-  if (!dir) return al_err_set(err, -errno, "%s cannot be read: %s.", home->lima, strerror(errno));
+  if (!dir) return al_err_set(err, -errno, "%s cannot be read: %s.", lima, strerror(errno));
   for (struct dirent *e; rc == 0 && (e = readdir(dir));)
     if (al_name_valid(e->d_name)) rc = al_val_add(names, al_val_text(e->d_name));
   closedir(dir);
@@ -59,8 +58,8 @@ drop_gone(const al_home_t *home, al_val_t *names) {
 int
 al_registry_strays(const al_home_t *home, al_val_t **out, al_err_t *err) {
   al_val_t *names = al_val_list();
-  int rc = names ? add_directories(home, names, err) : al_err_set(err, -ENOMEM, "out of memory");
-  if (!rc && (rc = al_db_look(home->registry, al__registry_schema(), drop_known, names, err)) == -ENOENT) rc = 0;
+  int rc = names ? al__reg_directories(home->lima, names, err) : al_err_set(err, -ENOMEM, "out of memory");
+  if (!rc && (rc = al_db_look(home->registry, &al__registry_schema, drop_known, names, err)) == -ENOENT) rc = 0;
   if (rc) {
     al_val_free(names);
     return rc;

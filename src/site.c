@@ -6,26 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
-
-/* Which file the registry's path names now; zeros when there is none. */
-static void
-registry_file(const al_home_t *home, uint64_t *dev, uint64_t *ino) {
-  struct stat st = {0};
-  bool there = lstat(home->registry, &st) == 0;
-  *dev = there ? (uint64_t) st.st_dev : 0;
-  *ino = there ? (uint64_t) st.st_ino : 0;
-}
-
-/* A registry that was moved aside or removed goes on for the lanes that stand in it; new ones belong into the one that
- * all others see. */
-static bool
-is_current(const al_site_t *s) {
-  uint64_t dev, ino;
-  registry_file(&s->home, &dev, &ino);
-  return ino != 0 && dev == s->registry_dev && ino == s->registry_ino;
-}
 
 static int
 site_open(al_engine_t *e, const al_home_t *home, al_site_t **out, al_err_t *err) {
@@ -37,7 +18,6 @@ site_open(al_engine_t *e, const al_home_t *home, al_site_t **out, al_err_t *err)
   if (!rc) rc = al_worker_open(&e->loop, &s->store);
   if (rc) al_err_set(err, rc, "a worker thread could not be started: %s", uv_strerror(rc));
   else rc = al_registry_open(&e->loop, s->home.registry, &s->registry, err);
-  if (!rc) registry_file(&s->home, &s->registry_dev, &s->registry_ino);
   if (rc) {
     if (s->io) al_worker_close(s->io, NULL, NULL);
     if (s->store) al_worker_close(s->store, NULL, NULL);
@@ -57,7 +37,7 @@ al_site_get(al_engine_t *e, const al_val_t *params, al_site_t **out, al_err_t *e
   int rc = al_val_get_text(params, "home", NULL, &path, err);
   if (rc || (rc = al_home_open(path, &home, err))) return rc;
   for (al_site_t *s = e->sites; s; s = s->next) {
-    if (strcmp(s->home.root, home.root) || !is_current(s)) continue;
+    if (strcmp(s->home.root, home.root)) continue;
     *out = s;
     return 0;
   }

@@ -9,6 +9,13 @@ static const char *const schema[] = {
   "CREATE TABLE b(a INTEGER NOT NULL REFERENCES a(id)); INSERT INTO a VALUES(1, 'migrated');",
 };
 
+static const al_db_schema_t *
+with(int count) {
+  static al_db_schema_t s[3];
+  s[count] = (al_db_schema_t) {.migrations = schema, .count = count};
+  return &s[count];
+}
+
 typedef struct ctx_s {
   uv_loop_t loop;
   char dir[64], path[128];
@@ -54,7 +61,7 @@ teardown(void **state) {
 static int
 open_db(ctx_t *c, int count) {
   memset(&c->err, 0, sizeof c->err);
-  int rc = al_db_open(&c->loop, c->path, schema, count, &c->db, &c->err);
+  int rc = al_db_open(&c->loop, c->path, with(count), &c->db, &c->err);
   assert_int_equal(rc, c->err.code);
   if (rc) assert_null(c->db);
   return rc;
@@ -157,22 +164,6 @@ make_file(ctx_t *c, const void *p, size_t n) {
 }
 
 static void
-test_db_damaged_file_is_refused_and_kept(void **state) {
-  ctx_t *c = *state;
-  char junk[4096], *now;
-  size_t n;
-  memset(junk, 'j', sizeof junk);
-  make_file(c, junk, sizeof junk);
-  refused(c, AL_EREGISTRY_DAMAGED, "damaged");
-  assert_int_equal(al_plat_read_file(AT_FDCWD, c->path, 1 << 20, &now, &n), 0);
-  assert_int_equal(n, sizeof junk);
-  assert_memory_equal(now, junk, n);
-  al_free(now);
-  make_file(c, junk, 50);
-  refused(c, AL_EREGISTRY_DAMAGED, "damaged");
-}
-
-static void
 test_db_damage_inside_is_found(void **state) {
   ctx_t *c = *state;
   job_t j;
@@ -188,8 +179,12 @@ test_db_damage_inside_is_found(void **state) {
   for (off_t at = 4096 * 3; at < 4096 * 12; at += 4096)
     assert_int_equal(pwrite(fd, junk, sizeof junk, at), sizeof junk);
   close(fd);
-  assert_int_equal(open_db(c, 2), AL_EREGISTRY_DAMAGED);
-  assert_non_null(strstr(c->err.msg, c->path));
+  char notice[AL_DB_NOTICE_MAX];
+  assert_int_equal(open_db(c, 2), 0);
+  assert_string_equal(value(c, "SELECT count(*) FROM a"), "1");
+  assert_true(al_db_notice(c->db, notice));
+  assert_non_null(strstr(notice, "registry.db.damaged-"));
+  assert_false(al_db_notice(c->db, notice)); /* once */
 }
 
 static void
@@ -207,10 +202,28 @@ test_db_newer_or_foreign_is_refused(void **state) {
   outside(c, "CREATE TABLE theirs(x); PRAGMA user_version=0");
   refused(c, AL_EREGISTRY_DAMAGED, "not Agent Lane's registry");
   outside(c, "PRAGMA user_version=3");
-  refused(c, AL_EREGISTRY_DAMAGED, "newer version");
+  refused(c, AL_EREGISTRY_NEWER, "newer version");
   assert_non_null(strstr(al_err_cure_text(&c->err), "newer version"));
+  outside(c, "CREATE TABLE format (oldest INTEGER NOT NULL); INSERT INTO format VALUES (3)");
+  refused(c, AL_EREGISTRY_NEWER, "newer version");
   outside(c, "PRAGMA user_version=-1");
   assert_int_equal(open_db(c, 2), AL_EREGISTRY_DAMAGED);
+}
+
+/* One that has only been added to says so, and stays as it is. */
+static void
+test_db_newer_that_allows_it_is_used(void **state) {
+  ctx_t *c = *state;
+  assert_int_equal(open_db(c, 2), 0);
+  close_db(c);
+  outside(c,
+    "ALTER TABLE a ADD COLUMN more INTEGER NOT NULL DEFAULT 7; PRAGMA user_version=5;"
+    "CREATE TABLE format (oldest INTEGER NOT NULL); INSERT INTO format VALUES (2)");
+  assert_int_equal(open_db(c, 2), 0);
+  assert_string_equal(value(c, "INSERT INTO a (id, t) VALUES (9, 'x') RETURNING more"), "7");
+  assert_string_equal(value(c, "PRAGMA user_version"), "5");
+  close_db(c);
+  assert_int_equal(open_db(c, 1), AL_EREGISTRY_NEWER);
 }
 
 static void
@@ -263,7 +276,8 @@ static void
 test_db_failed_migration_leaves_nothing(void **state) {
   ctx_t *c = *state;
   static const char *const bad[] = {"CREATE TABLE a(id)", "CREATE TABLE b(id); CREATE TABLE a(id)"};
-  assert_int_equal(al_db_open(&c->loop, c->path, bad, 2, &c->db, &c->err), AL_EINTERNAL);
+  static const al_db_schema_t wrong = {.migrations = bad, .count = 2};
+  assert_int_equal(al_db_open(&c->loop, c->path, &wrong, &c->db, &c->err), AL_EINTERNAL);
   assert_int_equal(open_db(c, 2), 0);
   assert_string_equal(value(c, "SELECT t FROM a"), "migrated");
 }
@@ -341,7 +355,7 @@ test_db_two_openers_migrate_once(void **state) {
       uv_loop_t loop;
       al_db_t *db;
       uv_loop_init(&loop);
-      _exit(al_db_open(&loop, c->path, schema, 2, &db, NULL) ? 1 : 0);
+      _exit(al_db_open(&loop, c->path, with(2), &db, NULL) ? 1 : 0);
     }
   }
   for (int i = 0; i < 4; i++) {
@@ -398,9 +412,9 @@ main(void) {
   const struct CMUnitTest tests[] = {
     T(creates_migrates_and_opens_again),
     T(commits_or_rolls_back),
-    T(damaged_file_is_refused_and_kept),
     T(damage_inside_is_found),
     T(newer_or_foreign_is_refused),
+    T(newer_that_allows_it_is_used),
     T(without_its_tables_is_damaged),
     T(log_without_its_database_is_kept),
     T(does_not_depend_on_the_umask),

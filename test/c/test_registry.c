@@ -161,28 +161,6 @@ test_registry_move_is_compare_and_set(void **state) {
   assert_string_equal(f->rows[0].reason, "because");
 }
 
-static void
-test_registry_damaged_file_is_refused_and_kept(void **state) {
-  fixture_t *f = *state;
-  char path[256], back[64] = { 0 };
-  snprintf(path, sizeof path, "%s/registry.db", f->dir);
-  shut(f);
-  FILE *file = fopen(path, "w");
-  fputs("this is not a database, but it may be somebody's data", file);
-  fclose(file);
-  al_registry_t other;
-  al_err_t err = { 0 };
-  assert_int_equal(al_registry_open(&f->loop, path, &other, &err), AL_EREGISTRY_DAMAGED);
-  assert_non_null(strstr(err.msg, path));
-  file = fopen(path, "r");
-  assert_non_null(fgets(back, sizeof back, file));
-  fclose(file);
-  assert_string_equal(back, "this is not a database, but it may be somebody's data");
-  uv_run(&f->loop, UV_RUN_DEFAULT);
-  unlink(path);
-  reopen(f);
-}
-
 int
 main(void) {
   const struct CMUnitTest tests[] = {
@@ -192,7 +170,6 @@ main(void) {
     cmocka_unit_test_setup_teardown(test_registry_waiter_that_asks_no_more_loses_its_turn, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_tells_which_directories_have_no_row, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_move_is_compare_and_set, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_registry_damaged_file_is_refused_and_kept, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

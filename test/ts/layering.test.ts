@@ -28,7 +28,7 @@ const siblings: Record<string, string[]> = {
   teardown: ["lima_procs", "seal"], // the steps, for the driver and for the keeper
   lima: ["home", "image", "lima_procs", "seal", "teardown"], // the driver is given the first two
   transport: ["lima", "chan"], // `shell` is limactl's
-  registry: ["home"],
+  registry: ["home", "seal"], // rows of lost lanes are made of their sealed records
   err: ["mem"],
 };
 const onlyIn: Record<string, RegExp> = {
