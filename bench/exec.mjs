@@ -10,7 +10,7 @@ import { report, roundsOr } from "./lib/report.mjs";
 import { median, round, timed } from "./lib/stats.mjs";
 
 const rounds = roundsOr(10);
-const PER_ROUND = { sh: 20, argv: 20, limactl_shell: 2, ssh_mux: 4, echo: 40, paced: 20 };
+const PER_ROUND = { sh: 40, argv: 40, limactl_shell: 3, ssh_mux: 6, echo: 40, paced: 40 };
 // A login has its end in the guest too, and whatever is measured next must not pay for it.
 const SETTLE_MS = 700;
 // A command's answer comes after milliseconds in which everybody between it and us has gone to sleep; so does this echo's.

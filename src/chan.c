@@ -127,6 +127,7 @@ end_everything(al_chan_t *c) {
   c->npings = 0;
   uv_close((uv_handle_t *) &c->turn, on_handle_closed);
   uv_close((uv_handle_t *) &c->clock, on_handle_closed);
+  uv_close((uv_handle_t *) &c->ack, on_handle_closed);
 }
 
 static void
@@ -284,8 +285,9 @@ al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *c
   if (r < 0) goto fail;
   uv_timer_init(loop, &c->turn);
   uv_timer_init(loop, &c->clock);
-  c->turn.data = c->clock.data = c;
-  c->handles = 2;
+  uv_timer_init(loop, &c->ack);
+  c->turn.data = c->clock.data = c->ack.data = c;
+  c->handles = 3;
   c->rx_at = al__chan_now();
   c->hello_due = c->rx_at + c->opts.handshake_ms;
   al__chan_rearm(c);

@@ -31,6 +31,9 @@
 #define AL_WRITE_HELD (AL_WRITE_MAX / AL_WRITE_HOLD)
 #define AL_READ_MAX 262144u       /* read buffer: four frames of nearly the largest size */
 #define AL_ACK_EVERY 65536u       /* acknowledge when that many bytes came, as the protocol asks */
+#define AL_ACK_LATEST 131072u     /* a fast channel is told less often: each frame to an emulated guest costs it 0.2 ms */
+#define AL_ACK_FAST_MS 4          /* a channel is fast that brings AL_ACK_EVERY in less; */
+#define AL_ACK_WAIT_MS 1          /* then the rest is waited for that long */
 #define AL_CREDIT_EVERY (AL_WINDOW_DEFAULT / 2)
 #define AL_WINDOW_GROWN (2 * AL_WINDOW_DEFAULT)
 #define AL_GROWN_MAX 16           /* such windows in one channel at a time: they bound what stalled receivers hold */
@@ -40,7 +43,7 @@ typedef enum {
   AL_CHAN_HELLO,   /* HELLO sent, nothing else may be; waits for HELLO_ACK */
   AL_CHAN_READY,
   AL_CHAN_CLOSING, /* `why` is set, reading has stopped, the next turn ends everything */
-  AL_CHAN_DEAD,    /* streams are gone, the two timers are being closed */
+  AL_CHAN_DEAD,    /* streams are gone, the timers are being closed */
 } al_chan_state_t;
 
 typedef struct al_write_s { /* outlives the channel while libuv still has it (then c is NULL) */
@@ -70,13 +73,15 @@ struct al_chan_s {
   bool by_user;          /* closed by al_chan_close: on_closed gets no error */
   uv_stream_t *in, *out; /* NULL once closing */
   void *in_data;
-  uv_timer_t turn, clock;
+  uv_timer_t turn, clock, ack;
   unsigned handles;
   uint8_t nonce[32];
   /* incoming */
   uint8_t *rbuf;
   size_t rlen;
   uint64_t received, ack_sent; /* bytes of frames other than ACK */
+  uint64_t ack_at;       /* when the last one was sent, ms */
+  bool ack_late;         /* the wait for more is over */
   /* outgoing */
   al_buf_t ctl;
   al_write_t *w;

@@ -128,13 +128,20 @@ fill_signals(al_chan_t *c, al_stream_t *s) {
   return true;
 }
 
+/* Credit goes with an acknowledgement, as one write, while the guest has enough left to make us send the next one. */
+static bool
+credit_due(const al_sub_t *sub, bool with_ack) {
+  if (sub->ended || sub->due < AL_ACK_EVERY) return false;
+  return with_ack || (sub->due >= AL_CREDIT_EVERY && sub->window <= AL_ACK_LATEST);
+}
+
 /* The small frames of one stream. They wait until its open request is out. */
 static bool
-fill_small(al_chan_t *c, al_stream_t *s) {
+fill_small(al_chan_t *c, al_stream_t *s, bool with_ack) {
   if (s->over || !s->opened) return true;
   for (uint8_t i = AL_SUB_STDOUT; i < AL_SUBS; i++) {
     al_sub_t *sub = &s->sub[i];
-    if (sub->due < AL_CREDIT_EVERY || sub->ended) continue;
+    if (!credit_due(sub, with_ack)) continue;
     uint8_t p[4];
     al__stream_grow(s, sub);
     al_put32(p, sub->due);
@@ -205,17 +212,40 @@ fill_chunk(al_chan_t *c, al_stream_t *s) {
 }
 
 static void
+on_ack_wait(uv_timer_t *t) {
+  al_chan_t *c = t->data;
+  c->ack_late = true;
+  al__chan_flush(c);
+}
+
+/* Whether an acknowledgement is put. The guest's agent keeps more unacknowledged than AL_ACK_EVERY, so while a channel is
+ * fast it can go on sending until AL_ACK_LATEST have come; should it not, the wait is short. */
+static bool
+fill_ack(al_chan_t *c) {
+  uint64_t more = c->received - c->ack_sent;
+  if (c->state != AL_CHAN_READY || more < AL_ACK_EVERY) return false;
+  uint64_t now = al__chan_now();
+  if (more < AL_ACK_LATEST && !c->ack_late && now - c->ack_at < AL_ACK_FAST_MS) {
+    if (!uv_is_active((uv_handle_t *) &c->ack)) uv_timer_start(&c->ack, on_ack_wait, AL_ACK_WAIT_MS, 0);
+    return false;
+  }
+  uint8_t p[8];
+  al_put64(p, c->received);
+  put(c, 0, AL_F_ACK, 0, p, sizeof p);
+  c->ack_sent = c->received;
+  c->ack_at = now;
+  c->ack_late = false;
+  uv_timer_stop(&c->ack);
+  return true;
+}
+
+static void
 fill(al_chan_t *c) {
   c->blocked = false;
-  if (c->state == AL_CHAN_READY && c->received - c->ack_sent >= AL_ACK_EVERY) {
-    uint8_t p[8];
-    al_put64(p, c->received);
-    put(c, 0, AL_F_ACK, 0, p, sizeof p);
-    c->ack_sent = c->received;
-  }
+  bool acked = fill_ack(c);
   if (!fill_ctl(c) || c->state != AL_CHAN_READY) return;
   for (unsigned i = 0; i < c->nstreams; i++) {
-    if (!fill_small(c, c->streams[i])) return;
+    if (!fill_small(c, c->streams[i], acked)) return;
   }
   for (unsigned idle = 0; c->nstreams > 0 && idle < c->nstreams;) {
     if (c->next >= c->nstreams) c->next = 0;
