@@ -88,7 +88,7 @@ own_by_lane_user() { [ "$EUID" != 0 ] || chown -R "$LANE_USER:" "$@"; }
 # way a consumer does and not the source tree.
 stage_proofs() {
   local pair from to
-  for pair in test/e2e:e2e test/oracle:oracle test/ts/support:ts/support bench:bench examples:examples; do
+  for pair in test/e2e:e2e test/oracle:oracle test/ts/support:ts/support test/chaos:chaos bench:bench examples:examples; do
     from=$1/${pair%%:*} to=$PROJECT_DIR/${pair##*:}
     [ -d "$from" ] || continue
     rm -rf --one-file-system "$to"

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the tables of docs/RELIABILITY.md from the kept results: page.mjs RESULTS PAGE. What people wrote around the two marks
+// stays.
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { EDGES, GUESTS, VICTIMS } from "./edges.mjs";
+
+const [file, page] = process.argv.slice(2);
+const BEGIN = "<!-- results: written by scripts/chaos --page -->", END = "<!-- end of results -->";
+const results = existsSync(file) ? readFileSync(file, "utf8").split("\n").filter(Boolean).map((l) => JSON.parse(l)) : [];
+const killed = results.filter((r) => !r.absent);
+
+const bad = (r) => r.survivors.length + r.leftovers.length + r.foreign.length + (r.sweep ? 1 : 0) > 0;
+const sum = (list, key) => list.reduce((n, r) => n + r[key].length, 0);
+const quantile = (list, q) => [...list].sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(list.length * q))];
+
+function line(title, list) {
+  const ms = list.map((r) => r.ms), recycled = list.filter((r) => r.recycled).length;
+  const times = list.length === 0 ? "| | |" : `| ${quantile(ms, 0.5)} | ${quantile(ms, 0.99)} | ${Math.max(...ms)} |`;
+  return `| ${title} | ${list.length} | ${sum(list, "survivors")} | ${sum(list, "leftovers")} | ${sum(list, "foreign")} | ${recycled} ${times}`;
+}
+
+/** Rounds at one edge with one victim; those that went badly are told apart. */
+function cell(edge, victim) {
+  const all = results.filter((r) => r.edge === edge && r.victim === victim);
+  const hit = all.filter((r) => !r.absent), wrong = hit.filter(bad).length;
+  if (hit.length === 0) return all.length > 0 ? "–" : "";
+  return wrong > 0 ? `**${hit.length - wrong} of ${hit.length}**` : String(hit.length);
+}
+
+const totals = [
+  "| rounds | number | processes after 10 s | left after one sweep | foreign things touched | with a recycled pid | gone after ms, median | 99 % | most |",
+  "|---|---|---|---|---|---|---|---|---|",
+  line("**all**", killed),
+  line("at an edge", killed.filter((r) => r.edge !== "random")),
+  line("at a random instant", killed.filter((r) => r.edge === "random")),
+  ...GUESTS.map((g) => line(`${g} guest`, killed.filter((r) => r.guest === g))),
+  ...VICTIMS.map((v) => line(`victim: ${v}`, killed.filter((r) => r.victim === v))),
+];
+const matrix = [
+  `| edge | | ${VICTIMS.join(" | ")} |`,
+  `|---|---|${VICTIMS.map(() => "---|").join("")}`,
+  ...EDGES.map((e) => `| \`${e.name}\` | ${e.text} | ${VICTIMS.map((v) => cell(e.name, v)).join(" | ")} |`),
+  `| \`random\` | an instant of the product build | ${VICTIMS.map((v) => cell("random", v)).join(" | ")} |`,
+];
+const wrong = killed.filter(bad);
+const failures = wrong.length === 0 ? ["None."] : [
+  "| edge | victim | guest | seed | commit | survivors | leftovers | foreign |", "|---|---|---|---|---|---|---|---|",
+  ...wrong.map((r) => `| ${r.edge} | ${r.victim} | ${r.guest} | ${r.seed} | ${r.commit} | ${r.survivors} | ${[...r.leftovers, r.sweep ?? ""].join(" ")} | ${r.foreign} |`),
+];
+const versions = [...new Set(killed.map((r) => r.version))], commits = [...new Set(killed.map((r) => r.commit))];
+const text = `
+Version ${versions.join(", ") || "none yet"}, commits ${commits.join(", ") || "none yet"}; seeds are in each line of the results.
+
+${totals.join("\n")}
+
+Rounds by edge and victim; – : the victim does not exist there.
+
+${matrix.join("\n")}
+
+Rounds that went badly:
+
+${failures.join("\n")}
+`;
+
+const old = readFileSync(page, "utf8");
+const [head] = old.split(BEGIN), tail = old.split(END)[1];
+if (tail === undefined) throw new Error(`${page} lacks its marks`);
+writeFileSync(page, `${head}${BEGIN}\n${text}\n${END}${tail}`);
