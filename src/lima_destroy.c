@@ -2,6 +2,7 @@
 /* Destroys one lane on the loop: the steps of teardown.c on a worker, with Lima's own delete between them. */
 #include "lima_int.h"
 
+#include "hook.h"
 #include "teardown.h"
 #include <stdio.h>
 #include <string.h>
@@ -50,6 +51,7 @@ prove_again(uv_timer_t *t);
 static void
 proven(al_job_t *job, int status) {
   destroy_t *d = (destroy_t *) job;
+  AL_HOOK("removed");
   bool again = status == AL_EDESTROY_FAILED && d->t.clean && al_plat_mono_ms() < d->prove_end;
   if (again) uv_timer_start(&d->timer, prove_again, AL_TEARDOWN_PROVE_PAUSE_MS, 0);
   else end(d, status);
@@ -63,6 +65,7 @@ prove_again(uv_timer_t *t) {
 
 static void
 begin_proof(destroy_t *d) {
+  AL_HOOK("swept");
   d->prove_end = al_plat_mono_ms() + AL_TEARDOWN_PROVE_MS;
   al_worker_post(d->op.l->io, &d->op.job, prove, proven);
 }
@@ -95,6 +98,7 @@ static void
 deleted(al_proc_t *p, int status) {
   destroy_t *d = p->data;
   al_err_t err = {0};
+  AL_HOOK("deleted");
   if (al__lima_child_result(p, status, AL_ELIMA_FAILED, "limactl delete", &err) != 0)
     snprintf(d->t.limactl_says, sizeof d->t.limactl_says, "%.299s", err.msg);
   al_proc_deinit(p);
@@ -105,6 +109,7 @@ static void
 inspected(al_job_t *job, int status) {
   destroy_t *d = (destroy_t *) job;
   al_lima_t *l = d->op.l;
+  AL_HOOK("inspected");
   if (status == UV_ECANCELED) {
     end(d, status);
     return;
@@ -112,6 +117,7 @@ inspected(al_job_t *job, int status) {
   const char *const argv[] = {l->limactl, "--tty=false", "--log-format", "json", "delete", "-f", d->t.name, NULL};
   d->proc.data = d;
   if (!d->t.whole || al__lima_spawn(l, NULL, &d->proc, argv, l->delete_ms, 0, deleted) != 0) begin_sweep(d);
+  else AL_HOOK("deleting");
 }
 
 void

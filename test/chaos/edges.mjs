@@ -22,6 +22,11 @@ export const EDGES = [
   { name: "copy-in", phase: "ready", text: "a directory is being copied in" },
   { name: "claimed", phase: "ready", text: "close has its row" },
   { name: "cut", phase: "ready", text: "channel and boot are closed, nothing is destroyed yet" },
+  { name: "inspected", phase: "ready", text: "stale pid files are gone" },
+  { name: "deleting", phase: "ready", text: "limactl delete runs" },
+  { name: "deleted", phase: "end", text: "limactl delete has ended" },
+  { name: "swept", phase: "end", text: "no process is left" },
+  { name: "removed", phase: "end", text: "no directory is left" },
   { name: "destroyed", phase: "end", text: "proven gone, the row is open" },
   { name: "row-closed", phase: "end", text: "the row is closed, the caller does not know" },
 ];
