@@ -1,79 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests that concern no live lane: list, image import and list, doctor, the table of errors. */
+/* Requests that concern no lane: image import and list, doctor, the table of errors. */
 #include "doctor.h"
 #include "engine.h"
 #include "mem.h"
 #include <stdio.h>
 #include <string.h>
-
-/* ---- list ---- */
-
-typedef struct list_s {
-  al_engine_t *engine;
-  uint32_t id;
-} list_t;
-
-static al_val_t *
-row_value(const al_lane_row_t *row) {
-  al_val_t *v = al_val_map();
-  if (!v) return NULL;
-  const char *ends = strchr(row->owner.exe, '\0');
-  while (ends > row->owner.exe && ends[-1] != '/') ends--;
-  int64_t left = row->expires_boot_ms - (int64_t) al_plat_boot_ms();
-  char boot[AL_BOOT_ID_MAX];
-  bool same_boot = al_plat_boot_id(boot) == 0 && strcmp(boot, row->owner.boot) == 0;
-  int alive = al_plat_ident_alive(&row->owner);
-  int rc = al_val_set(v, "name", al_val_text(row->name)) |
-    al_val_set(v, "state", al_val_text(al_lane_state_name(row->state))) |
-    al_val_set(v, "ownerPid", al_val_int(row->owner.pid)) | al_val_set(v, "ownerProgram", al_val_text(ends)) |
-    al_val_set(v, "ownerAlive", alive < 0 ? al_val_null() : al_val_bool(alive == 1)) |
-    al_val_set(v, "created", al_val_int(row->created_s)) | al_val_set(v, "expires", al_val_int(row->expires_s)) |
-    al_val_set(v, "leftSeconds", al_val_int(!same_boot || left < 0 ? 0 : left / 1000)) |
-    al_val_set(v, "cpus", al_val_int(row->cpus)) | al_val_set(v, "memoryMiB", al_val_int(row->memory_mib)) |
-    al_val_set(v, "diskGiB", al_val_int(row->disk_gib)) | al_val_set(v, "image", al_val_text(row->image)) |
-    al_val_set(v, "network", al_val_text(row->network)) | al_val_set(v, "accelerator", al_val_text(row->accel)) |
-    al_val_set(v, "reason", al_val_text(row->reason));
-  if (rc) {
-    al_val_free(v);
-    return NULL;
-  }
-  return v;
-}
-
-static void
-listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count) {
-  list_t *l = data;
-  al_val_t *list = status < 0 ? NULL : al_val_list();
-  int rc = list ? 0 : -ENOMEM;
-  for (size_t i = 0; i < count && rc == 0; i++) rc = al_val_add(list, row_value(&rows[i]));
-  if (status < 0) {
-    al_engine_fail(l->engine, l->id, err);
-  } else {
-    al_engine_answer(l->engine, l->id, "list", list, rc);
-  }
-  l->engine->busy--;
-  al_engine_check_end(l->engine);
-  al_free(l);
-}
-
-void
-al_do_list(al_engine_t *e, al_request_t *r) {
-  al_err_t err = { 0 };
-  al_site_t *site;
-  bool all;
-  list_t *l = NULL;
-  int rc = al_site_get(e, r->params, &site, &err);
-  if (!rc) rc = al_val_get_bool(r->params, "all", false, &all, &err);
-  if (!rc && !(l = al_calloc(1, sizeof *l))) rc = al_err_set(&err, -ENOMEM, "out of memory");
-  if (rc) {
-    al_engine_fail(e, r->id, &err);
-    return;
-  }
-  l->engine = e;
-  l->id = r->id;
-  e->busy++;
-  al_registry_list(&site->registry, all, listed, l);
-}
 
 /* ---- work on a worker thread that ends in one value ---- */
 

@@ -36,6 +36,8 @@ static const struct {
   { "ping", al_do_ping },
   { "close", al_do_close },
   { "list", al_do_list },
+  { "inspect", al_do_inspect },
+  { "logs", al_do_logs },
   { "reap", al_do_reap },
   { "imageImport", al_do_image_import },
   { "imageList", al_do_image_list },

@@ -108,7 +108,7 @@ al_site_lima(al_site_t *s, const al_val_t *params, al_driver_t **out, al_err_t *
 void
 al_site_close_all(al_engine_t *e); /* ends with al_engine_check_end when none is left */
 
-/* Handlers of one request each; they answer it. In lane_create.c, lane_exec.c, lane_copy.c, lane_calls.c, admin.c, reaper.c. */
+/* Handlers of one request each; they answer it. In lane_create.c, lane_exec.c, lane_copy.c, lane_calls.c, admin_*.c, reaper.c. */
 void
 al_do_create(al_engine_t *e, al_request_t *r);
 void
@@ -137,6 +137,10 @@ void
 al_do_close(al_engine_t *e, al_request_t *r);
 void
 al_do_list(al_engine_t *e, al_request_t *r);
+void
+al_do_inspect(al_engine_t *e, al_request_t *r);
+void
+al_do_logs(al_engine_t *e, al_request_t *r);
 void
 al_do_reap(al_engine_t *e, al_request_t *r);
 void

@@ -78,4 +78,8 @@ al__lima_yaml_quote(al_buf_t *out, const char *s, int *rc);
 int
 al__lima_compare(const al_lima_t *l, const al_lane_spec_t *spec, const al_val_t *instance, al_err_t *err);
 
+/* lima_look.c: the lane's directory, opened through no link; -ENOENT, -EPERM (another user's), -errno. */
+int
+al__lima_lane_dir(const al_home_t *home, const char *name);
+
 #endif

@@ -33,6 +33,10 @@ al_plat_ident_alive(const al_ident_t *id);
 int
 al_plat_ident_kill(const al_ident_t *id, int signo);
 
+/* Memory of its own that the process holds right now, in bytes. -ESRCH when it is gone. */
+int
+al_plat_memory(const al_ident_t *id, uint64_t *out);
+
 /* Calls cb for every process of our uid with its identity and its command line (argv joined by NUL, `len` bytes).
  * Non-zero from cb stops. */
 typedef int (*al_plat_proc_cb)(void *data, const al_ident_t *id, const char *cmdline, size_t len);

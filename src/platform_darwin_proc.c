@@ -77,6 +77,17 @@ al_plat_ident_kill(const al_ident_t *id, int signo) {
   return kill(id->pid, signo) && errno != ESRCH ? -errno : 0;
 }
 
+int
+al_plat_memory(const al_ident_t *id, uint64_t *out) {
+  struct proc_taskinfo info;
+
+  int n = proc_pidinfo(id->pid, PROC_PIDTASKINFO, 0, &info, (int) sizeof info);
+  if (n != (int) sizeof info) return errno == EPERM ? -EPERM : -ESRCH;
+  *out = info.pti_resident_size;
+  int alive = al_plat_ident_alive(id); /* asked after the reading: the number was its own then */
+  return alive < 0 ? alive : alive ? 0 : -ESRCH;
+}
+
 /* Pids of all processes of our uid. */
 static int
 list_pids(pid_t **out, size_t *count) {

@@ -99,6 +99,21 @@ al_plat_ident_kill(const al_ident_t *id, int signo) {
   return rc && errno != ESRCH ? -errno : 0;
 }
 
+int
+al_plat_memory(const al_ident_t *id, uint64_t *out) {
+  char path[48];
+  AL_AUTO_FREE char *text = NULL;
+  unsigned long long pages;
+
+  snprintf(path, sizeof path, "/proc/%d/statm", (int) id->pid);
+  int rc = al_plat_read_file(AT_FDCWD, path, STAT_MAX, &text, NULL);
+  if (rc) return rc == -ENOENT ? -ESRCH : rc;
+  if (sscanf(text, "%*u %llu", &pages) != 1) return -EIO;
+  *out = pages * (uint64_t) sysconf(_SC_PAGESIZE);
+  int alive = al_plat_ident_alive(id); /* asked after the reading: the number was its own then */
+  return alive < 0 ? alive : alive ? 0 : -ESRCH;
+}
+
 /* 1 when the real uid of the process is ours; /proc's own owner is root for processes that may not be dumped. Negative
  * when it cannot be told for want of memory or descriptors: who must not miss a process has to stop then. */
 static int
