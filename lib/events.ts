@@ -33,11 +33,17 @@ export interface LaneStuckEvent {
   readonly message: string;
 }
 
-/** Options that work but are likely to disappoint. */
+/**
+ * Options that work but are likely to disappoint; and, while the lane runs (then with `lane` and `timeMs`), what it takes
+ * of the host: `minHostFreeGiB` (space on the host is low), `maxHostLogMiB` (logs were emptied), or `handle`: the handle
+ * was dropped without a close, and the lane is closed now.
+ */
 export interface LaneWarningEvent {
   readonly type: "warning";
   readonly option: string;
   readonly message: string;
+  readonly lane?: string;
+  readonly timeMs?: number;
 }
 
 /** `close()` resolved (it always does), but the lane may be left; `error` says why. */

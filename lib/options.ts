@@ -42,6 +42,23 @@ export interface LimaOptions {
    * Integer 1048576 (1 MiB)–8589934592 (8 GiB), default 536870912 (512 MiB).
    */
   readonly maxBufferedBytes?: number | undefined;
+  /**
+   * How much the lane's files may grow on the host, in GiB, before it is closed with RESOURCE_LIMIT. Number 0.001–4096;
+   * default: no bound but `diskGiB`.
+   */
+  readonly maxDiskGrowthGiB?: number | undefined;
+  /** Size in MiB at which the logs of Lima's host agent are emptied. Integer 1–65536, default 64. */
+  readonly maxHostLogMiB?: number | undefined;
+  /**
+   * Space in GiB that is to stay free on the disk of `home`. With less no lane is created (HOST_DISK_FULL), and open ones
+   * say so, see `onLowSpace`. Number 0–65536 (0: never looked at), default 1.
+   */
+  readonly minHostFreeGiB?: number | undefined;
+  /**
+   * What happens when space stays below `minHostFreeGiB`: `"close"` (default): the lane that takes most is closed with
+   * RESOURCE_LIMIT, after a `warning` event. `"event"`: only the event.
+   */
+  readonly onLowSpace?: "close" | "event" | undefined;
   /** VMs that may run at the same time, over all processes of this user. Integer 1–32, default 2. */
   readonly maxConcurrentVms?: number | undefined;
   /** The worktree's path in the guest: absolute, normalised. Default `/home/agent/workspace`. */
@@ -95,6 +112,9 @@ type Defaulted =
   | "maxCopyOutBytes"
   | "maxCopyOutTotalBytes"
   | "maxBufferedBytes"
+  | "maxHostLogMiB"
+  | "minHostFreeGiB"
+  | "onLowSpace"
   | "maxConcurrentVms"
   | "worktreePath"
   | "guestSudo"
@@ -176,6 +196,26 @@ export const OPTIONS: readonly OptionSpec[] = [
     is.bytes(MIB, 8 * GIB),
     512 * MIB,
     "output that all running commands keep in memory together, in bytes; the one that passes it is stopped",
+  ),
+  spec(
+    "maxDiskGrowthGiB",
+    is.number(0.001, 4096),
+    undefined,
+    "growth of the lane's files on the host at which it is closed (RESOURCE_LIMIT)",
+    { dflt: "none but `diskGiB`" },
+  ),
+  spec("maxHostLogMiB", is.integer(1, 65536), 64, "size at which the logs of Lima's host agent are emptied"),
+  spec(
+    "minHostFreeGiB",
+    is.number(0, 65536),
+    1,
+    "space that stays free on the disk of `home`: with less no lane is created; 0 never looks",
+  ),
+  spec(
+    "onLowSpace",
+    is.oneOf("close", "event"),
+    "close",
+    '`"close"`: while space is low the lane that takes most is closed, after a `warning` event; `"event"`: only the event',
   ),
   spec("maxConcurrentVms", is.integer(1, 32), 2, "VMs that may run at a time, over all processes of this user"),
   spec(

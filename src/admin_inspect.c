@@ -106,8 +106,11 @@ say_end(facts_t *f) {
   else say(f, "end with its owner", process(f, "qemu") ? NO : UNKNOWN, "no warden runs for this lane");
   if (v) say(f, "console log", YES, "the warden keeps the last 1 MiB at most of each");
   else say(f, "console log", UNKNOWN, "no warden runs for this lane");
-  say(f, "lifetime", alive == 1 ? YES : UNKNOWN, alive == 1 ? "its owner (process %d) ends it"
-    : "its owner (process %d) cannot be seen; the next sweep ends it", (int) f->row->owner.pid);
+  if (f->row->keeper.pid && al_plat_ident_alive(&f->row->keeper) == 1)
+    say(f, "lifetime", YES, "its keeper (process %d) ends it, also without its owner", (int) f->row->keeper.pid);
+  else if (alive == 1)
+    say(f, "lifetime", YES, "its owner (process %d) ends it; no keeper would go on without", (int) f->row->owner.pid);
+  else say(f, "lifetime", NO, "neither its owner nor a keeper lives: the next sweep ends it");
 }
 
 static int
@@ -160,10 +163,34 @@ inspected(al_job_t *job, int status) {
   al_admin_end(job->data, status);
 }
 
+static al_val_t *
+change_value(const al_history_t *h) {
+  al_val_t *v = al_val_map();
+  int rc = al_val_set(v, "atMs", al_val_int(h->at_ms)) |
+    al_val_set(v, "from", h->from < 0 ? al_val_null() : al_val_text(al_lane_state_name(h->from))) |
+    al_val_set(v, "to", al_val_text(al_lane_state_name(h->to))) | al_val_set(v, "reason", al_val_text(h->reason));
+  if (!rc) return v;
+  al_val_free(v);
+  return NULL;
+}
+
+static void
+history_read(void *data, int status, const al_err_t *err, const al_history_t *rows, size_t count) {
+  al_admin_t *a = data;
+  al_val_t *list = al_val_list();
+  int rc = list ? 0 : -ENOMEM;
+  if (status < 0) a->err = *err;
+  for (size_t i = 0; i < count && !rc; i++) rc = al_val_add(list, change_value(&rows[i]));
+  a->value = al_val_map();
+  rc |= al_val_set(a->value, "history", list);
+  if (rc && !a->err.code) al_err_set(&a->err, -ENOMEM, "inspect: out of memory for the answer");
+  if (a->err.code) al_admin_end(a, a->err.code);
+  else al_worker_post(a->site->store, &a->job, inspect, inspected);
+}
+
 static void
 found(al_admin_t *a) {
-  a->value = al_val_map();
-  al_worker_post(a->site->store, &a->job, inspect, inspected);
+  al_registry_history(&a->site->registry, a->name, history_read, a);
 }
 
 void

@@ -3,7 +3,6 @@
 #include "admin.h"
 #include "mem.h"
 #include <stdio.h>
-#include <string.h>
 
 void
 al_admin_end(al_admin_t *a, int status) {
@@ -22,21 +21,19 @@ al_admin_end(al_admin_t *a, int status) {
 }
 
 static void
-listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count) {
+found_row(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count) {
   al_admin_t *a = data;
   if (status < 0) {
     a->err = *err;
     al_admin_end(a, status);
     return;
   }
-  for (size_t i = 0; i < count; i++) {
-    if (strcmp(rows[i].name, a->name)) continue;
-    a->row = rows[i];
-    a->found(a);
+  if (count == 0) {
+    al_admin_end(a, al_err_set(&a->err, AL_ENO_SUCH_LANE, "%s: the registry has no lane called %s", a->op, a->name));
     return;
   }
-  al_err_set(&a->err, AL_ENO_SUCH_LANE, "%s: the registry has no lane called %s", a->op, a->name);
-  al_admin_end(a, AL_ENO_SUCH_LANE);
+  a->row = *rows;
+  a->found(a);
 }
 
 void
@@ -61,7 +58,7 @@ al_admin_find(al_engine_t *e, al_request_t *r, al_admin_t *a, const char *op, vo
   a->job.data = a;
   snprintf(a->name, sizeof a->name, "%s", name);
   e->busy++;
-  al_registry_list(&site->registry, true, listed, a);
+  al_registry_find(&site->registry, name, found_row, a);
 }
 
 /* ---- logs ---- */

@@ -12,7 +12,9 @@ add_owner(al_val_t *v, const al_lane_row_t *row) {
   int alive = al_plat_ident_alive(&row->owner);
   return al_val_set(v, "ownerPid", al_val_int(row->owner.pid)) |
     al_val_set(v, "ownerProgram", al_val_text(program ? program + 1 : row->owner.exe)) |
-    al_val_set(v, "ownerAlive", alive < 0 ? al_val_null() : al_val_bool(alive == 1));
+    al_val_set(v, "ownerAlive", alive < 0 ? al_val_null() : al_val_bool(alive == 1)) |
+    al_val_set(v, "keeperPid", row->keeper.pid ? al_val_int(row->keeper.pid) : al_val_null()) |
+    al_val_set(v, "keeperAlive", row->keeper.pid ? al_val_bool(al_plat_ident_alive(&row->keeper) == 1) : al_val_null());
 }
 
 static int

@@ -74,6 +74,11 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * ping          lane                                               -> {ns}
  * close         lane, reason?                                      -> null; idempotent, bounded; fails with DESTROY_FAILED when the end could not be proven
  * list          home?, all?                                        -> [row]
+ * inspect       home?, lane   -> {lane: row, history: [{atMs, from, to, reason}], settings: {dotted name: text}?,
+ *                 arguments: [QEMU's]?, processes: [{pid, kind, program, memoryBytes}], enforced: [{what, enforced?, by}]}
+ * logs          home?, lane, lines?                                -> [{file, what, bytes, cut, lines: [text]}]
+ * events        home?, after?   -> {last, changes: [{number, atMs, lane, from?, to, reason}]}; without `after` only `last`
+ * end           home?, limactlPath?, lane   -> {lane, by}: destroys it whoever owns it; its owner hears LANE_CLOSED
  * reap          home?, limactlPath?, force?, dryRun?
  *                 -> {reaped: [{name, reason, ok, message?}], kept: [{name, reason}],
  *                     unlisted: [name of a lane directory without an open row]}

@@ -317,6 +317,29 @@ check_registry(doctor_t *d) {
   al_val_free(strays);
 }
 
+/* Lanes that no destroy could prove to be gone: each with the reason, which names what is left. */
+static void
+check_stuck(doctor_t *d) {
+  al_val_t *stuck = NULL;
+  al_err_t err = {0};
+  AL_AUTO_FREE char *text = NULL;
+
+  if (!d->home_usable) return;
+  int rc = al_registry_stuck(&d->home, &stuck, &err);
+  if (rc == -ENOMEM) d->rc = rc;
+  if (rc) return; /* the registry has been reported */
+  if (stuck->len == 0) say(d, "stuck lanes", "found", "There is none: every lane that ended is proven to be gone.", NULL);
+  for (size_t i = 0; i < stuck->len && !d->rc; i++) {
+    const al_val_t *v = stuck->items[i];
+    al_free(al_steal(&text));
+    text = al_asprintf("%s: %s", al_val_get(v, "name")->text, al_val_get(v, "reason")->text);
+    if (!text) d->rc = -ENOMEM;
+    else say(d, "stuck lanes", "unsafe", text, "Run `agent-lane reap`, which tries again. When the same is left: end the "
+      "processes that the reason names, or make its directory removable, then reap again (`agent-lane inspect NAME`).");
+  }
+  al_val_free(stuck);
+}
+
 /* Against the default of memoryGiB; a lane with more than there is is refused. */
 static void
 check_memory(doctor_t *d) {
@@ -360,6 +383,7 @@ al_doctor_run(const al_doctor_opts_t *opts, al_val_t **out, al_err_t *err) {
     check_platform(&d);
     check_home(&d);
     check_registry(&d);
+    if (!d.rc) check_stuck(&d);
     check_lima(&d);
     if (d.linux_host) check_qemu(&d, strcmp(d.arch, "aarch64") == 0 ? "qemu-system-aarch64" : "qemu-system-x86_64");
     if (d.linux_host) check_qemu(&d, "qemu-img");

@@ -38,6 +38,8 @@ static const struct {
   { "list", al_do_list },
   { "inspect", al_do_inspect },
   { "logs", al_do_logs },
+  { "events", al_do_events },
+  { "end", al_do_end },
   { "reap", al_do_reap },
   { "imageImport", al_do_image_import },
   { "imageList", al_do_image_list },

@@ -11,6 +11,7 @@
 typedef struct al_lane_s al_lane_t;
 typedef struct al_op_s al_op_t;
 typedef struct al_site_s al_site_t;
+typedef struct al_guard_s al_guard_t;
 
 /* A request as it came from the other thread. */
 typedef struct al_request_s {
@@ -48,6 +49,7 @@ struct al_site_s {
   al_worker_t *io;    /* short file work of lanes */
   al_worker_t *store; /* hashing and importing images: seconds, which no lane's end should wait for */
   al_driver_t *drivers;
+  al_guard_t *guard;  /* lane_guard.c; NULL before the first lane */
   int closing;      /* handles still to close */
   bool sweeping;    /* for those who wait for a place; swept_ms: when that began, monotonic */
   uint64_t swept_ms;
@@ -141,6 +143,10 @@ void
 al_do_inspect(al_engine_t *e, al_request_t *r);
 void
 al_do_logs(al_engine_t *e, al_request_t *r);
+void
+al_do_events(al_engine_t *e, al_request_t *r);
+void
+al_do_end(al_engine_t *e, al_request_t *r);
 void
 al_do_reap(al_engine_t *e, al_request_t *r);
 void

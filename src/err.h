@@ -110,6 +110,8 @@
     "Remove what the message names, or copy out the directories beside it one by one.") \
   X(TREE_TOO_LARGE, -20068, "The guest's directory has more bytes, entries or levels than may be copied out.", \
     "Raise the limit that the message names, or copy out less.") \
+  X(RESOURCE_LIMIT, -20070, "The lane took more of the host than its options allow, or the host had no more space for it.", \
+    "Raise the option named in the message, free space on the host, or let the lane write less.") \
   X(REGISTRY_DAMAGED, -20040, "The registry cannot be read, or is no registry of Agent Lane's.", \
     "End the programs that use this home, then move registry.db, registry.db-wal and registry.db-shm in it aside; none is " \
     "overwritten. Lanes that stood in it are found by the records in their directories.") \

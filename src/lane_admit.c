@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission: takes a ticket and waits, in order, for one of the places for VMs; the lane's life begins with it. */
 #include "hook.h"
-#include "lane_life.h"
+#include "lane_guard.h"
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -88,6 +88,7 @@ admitted(void *data, int status, const al_err_t *err) {
       al_lane_watch_start(lane);
     }
     al_lane_watch_life(lane);
+    al_guard_add(lane);
     AL_HOOK("registered");
     if (lane->cause.code) al_lane_event(lane, AL_LANE_ON_CLOSE, &lane->cause, "ended while it was admitted");
     else al_lane_event(lane, AL_LANE_ON_START, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The request create: options, home, driver and names, then the checks before admission, side by side. */
-#include "lane_life.h"
+#include "lane_guard.h"
 #include "mem.h"
 #include <stdio.h>
 #include <string.h>
@@ -52,6 +52,8 @@ open_image(al_job_t *job) {
   al_lane_t *lane = job->data;
   const al_lima_t *l = &lane->driver->lima;
   const char *want = lane->image_want[0] ? lane->image_want : NULL;
+  int rc = al_guard_room(&lane->site->home, lane->min_free, &lane->image_job.err);
+  if (rc) return rc;
   return al_image_open(&lane->site->home, want, l->vm_type, l->arch, &lane->spec.image, &lane->image_job.err);
 }
 

@@ -66,6 +66,11 @@ struct al_lane_s {
   uint16_t ssh_port;
   struct { al_job_t job; int status; al_err_t err; } image_job;
   uint64_t life_end_boot_ms;
+  /* what it may take of the host (lane_guard.c): bytes, 0 = no bound */
+  uint64_t max_growth, max_host_log, min_free;
+  bool low_close;             /* it may be closed for want of space */
+  bool low_told, logs_told, disk_seen;
+  uint64_t disk_base, disk_now; /* bytes of its directory at the first look and at the last */
 };
 
 /* lane_life.c: the way along the state table */

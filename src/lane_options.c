@@ -101,13 +101,34 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   return 0;
 }
 
+/* What the lane may take of the host. Without a number there is no bound: what is wise is the caller's to say. */
+static int
+read_guard(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
+  double growth, keep;
+  int64_t logs;
+  bool only_told;
+  int rc;
+  if (
+    (rc = al_val_get_double(p, "maxDiskGrowthGiB", 0, 0.001, 4096, &growth, err))
+    || (rc = al_val_get_double(p, "minHostFreeGiB", 0, 0, 65536, &keep, err))
+    || (rc = al_val_get_int(p, "maxHostLogMiB", 0, 1, 65536, &logs, err))
+    || (rc = read_enum(p, "onLowSpace", "close", "event", &only_told, err))
+  )
+    return rc;
+  lane->max_growth = (uint64_t) (growth * (double) (1ull << 30));
+  lane->min_free = (uint64_t) (keep * (double) (1ull << 30));
+  lane->max_host_log = (uint64_t) logs << 20;
+  lane->low_close = !only_told;
+  return 0;
+}
+
 int
 al_lane_read_options(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   const char *image, *worktree;
   bool none, tcg;
   int rc;
   if (
-    (rc = read_numbers(lane, p, err)) || (rc = al_val_get_bool(p, "guestSudo", true, &lane->sudo, err))
+    (rc = read_numbers(lane, p, err)) || (rc = read_guard(lane, p, err)) || (rc = al_val_get_bool(p, "guestSudo", true, &lane->sudo, err))
     || (rc = read_enum(p, "network", "open", "none", &none, err))
     || (rc = read_enum(p, "accelerator", "auto", "tcg", &tcg, err))
     || (rc = read_transport(lane, p, err))

@@ -55,10 +55,13 @@ read_line(reader_t *r, const char *line, size_t len) {
   char path[PATH_ROOM];
   int indent = 0;
   while (len > 0 && (*line == ' ' || (*line == '-' && len > 1 && line[1] == ' '))) line++, len--, indent++;
-  const char *colon = len > 0 && *line != '#' && *line != '{' ? memchr(line, ':', len) : NULL;
-  if (!colon || colon == line || (size_t) (colon - line) >= sizeof r->levels[0].key) return 0;
   while (r->depth > 0 && r->levels[r->depth - 1].indent >= indent) r->depth--;
-  if (r->depth == DEPTH_MAX) return 0;
+  if (len > 0 && *line == '{' && r->depth > 0) { /* an item that is a map in one line */
+    join(r, path);
+    return al_val_set(r->out, path, al_val_textn(line, len));
+  }
+  const char *colon = len > 0 && *line != '#' ? memchr(line, ':', len) : NULL;
+  if (!colon || colon == line || (size_t) (colon - line) >= sizeof r->levels[0].key || r->depth == DEPTH_MAX) return 0;
   level_t *level = &r->levels[r->depth++];
   level->indent = indent;
   snprintf(level->key, sizeof level->key, "%.*s", (int) (colon - line), line);

@@ -244,6 +244,7 @@ al_registry_set_keeper(al_registry_t *r, int64_t id, const al_ident_t *keeper, a
 typedef struct list_s {
   al__reg_call_t call;
   bool all;
+  char name[AL_NAME_LEN + 1]; /* only this one; "": every one */
   al_lane_row_t *rows;
   size_t count, cap;
   al_registry_list_cb cb;
@@ -291,11 +292,13 @@ run_list(al_db_job_t *job, sqlite3 *sql) {
   list_t *l = job->data;
   sqlite3_stmt *st;
   int rc = al__reg_prepare(job, sql,
-    l->all ? "SELECT " LANE_COLUMNS " FROM lanes ORDER BY id DESC LIMIT 1000"
-           : "SELECT " LANE_COLUMNS " FROM lanes WHERE state <> 'closed' ORDER BY id DESC",
+    l->name[0] ? "SELECT " LANE_COLUMNS " FROM lanes WHERE name = ?"
+    : l->all   ? "SELECT " LANE_COLUMNS " FROM lanes ORDER BY id DESC LIMIT 1000"
+               : "SELECT " LANE_COLUMNS " FROM lanes WHERE state <> 'closed' ORDER BY id DESC",
     &st);
   if (rc) return rc;
   l->count = 0;
+  if (l->name[0]) al__reg_bind_text(st, 1, l->name);
   while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
     if (add_row(l, st) == 0) continue;
     sqlite3_finalize(st);
@@ -314,8 +317,8 @@ answer_list(al_db_job_t *job, int status) {
   al_free(l);
 }
 
-void
-al_registry_list(al_registry_t *r, bool all, al_registry_list_cb cb, void *data) {
+static void
+start_list(al_registry_t *r, bool all, const char *name, al_registry_list_cb cb, void *data) {
   list_t *l = al__reg_call(sizeof *l, NULL, data);
   if (!l) {
     al_err_t err = { 0 };
@@ -324,6 +327,18 @@ al_registry_list(al_registry_t *r, bool all, al_registry_list_cb cb, void *data)
     return;
   }
   l->all = all;
+  al__reg_copy(l->name, sizeof l->name, name);
   l->cb = cb;
   al_db_run(r->db, &l->call.job, run_list, answer_list);
+}
+
+void
+al_registry_list(al_registry_t *r, bool all, al_registry_list_cb cb, void *data) {
+  start_list(r, all, NULL, cb, data);
+}
+
+void
+al_registry_find(al_registry_t *r, const char *name, al_registry_list_cb cb, void *data) {
+  AL_ASSERT(name[0]);
+  start_list(r, true, name, cb, data);
 }

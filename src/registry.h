@@ -64,6 +64,9 @@ typedef void (*al_registry_list_cb)(
   void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count);
 void
 al_registry_list(al_registry_t *r, bool all, al_registry_list_cb cb, void *data);
+/* The row of that name, open or closed; none (count 0) when there is no such lane. */
+void
+al_registry_find(al_registry_t *r, const char *name, al_registry_list_cb cb, void *data);
 /* Which process outlives the owner for this lane. AL_ENO_SUCH_LANE when it is not open. `keeper` is copied. */
 void
 al_registry_set_keeper(al_registry_t *r, int64_t id, const al_ident_t *keeper, al_registry_cb cb, void *data);
@@ -79,6 +82,23 @@ typedef void (*al_history_cb)(
   void *data, int status, const al_err_t *err, const al_history_t *rows, size_t count);
 void
 al_registry_history(al_registry_t *r, const char *name, al_history_cb cb, void *data);
+
+/* registry_watch.c: which of these lanes (row ids, copied) are closing or closed: for an owner, whom another process may
+ * have overruled. Only those are listed; of a row just id and reason are filled in. */
+void
+al_registry_watch(al_registry_t *r, const int64_t *ids, size_t count, al_registry_list_cb cb, void *data);
+/* Changes of state of all lanes after the one with number `after`, oldest first, at most `max` (<= 1000). `after` -1:
+ * none, only `last`, the newest number there is. The list is the callback's. */
+typedef struct al_change_s {
+  int64_t number, at_ms;
+  char name[AL_NAME_LEN + 1];
+  int from, to; /* AL_LANE_*; from -1: the row was made */
+  char reason[256];
+} al_change_t;
+typedef void (*al_changes_cb)(
+  void *data, int status, const al_err_t *err, int64_t last, const al_change_t *rows, size_t count);
+void
+al_registry_changes(al_registry_t *r, int64_t after, int max, al_changes_cb cb, void *data);
 
 /* registry_lease.c. `env`: which engine of that process. take: 0 = held for `seconds` from now (also when it was held
  * by the same already), 1 = a living process has it. renew: 0, or 1 = it was lost meanwhile. The lease of a process
@@ -103,5 +123,8 @@ al_registry_adopt(al_registry_t *r, const al_home_t *home, al_registry_cb cb, vo
  * Reads only, on any thread that may block. Fails as al_db_look does; without a registry every directory is one. */
 int
 al_registry_strays(const al_home_t *home, al_val_t **out, al_err_t *err);
+/* Lanes whose end could not be proven, as a list of {name, reason}. Reads only, on any thread that may block. */
+int
+al_registry_stuck(const al_home_t *home, al_val_t **out, al_err_t *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sites: one home with its registry, its worker for blocking file work, and its Lima driver. */
 #include "engine.h"
+#include "lane_guard.h"
 #include "mem.h"
 #include <errno.h>
 #include <stdio.h>
@@ -112,6 +113,7 @@ part_closed(void *data) {
     al_free(d);
     d = rest;
   }
+  al_free(s->guard);
   al_free(s);
   al_engine_check_end(e);
 }
@@ -121,7 +123,8 @@ al_site_close_all(al_engine_t *e) {
   if (!e->sites) al_engine_check_end(e);
   for (al_site_t *s = e->sites, *next; s; s = next) {
     next = s->next;
-    s->closing = 3;
+    s->closing = 4;
+    al_guard_close(s, part_closed, s);
     al_registry_close(&s->registry, part_closed, s);
     al_worker_close(s->io, part_closed, s);
     al_worker_close(s->store, part_closed, s);

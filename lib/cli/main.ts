@@ -6,9 +6,13 @@ import { join } from "node:path";
 import { Command, CommanderError } from "commander";
 import { LaneError } from "../errors.js";
 import { packageDir } from "../native.js";
+import { addClose } from "./commands/close.js";
 import { addCp } from "./commands/cp.js";
 import { addDoctor } from "./commands/doctor.js";
+import { addEvents } from "./commands/events.js";
 import { addImage } from "./commands/image.js";
+import { addInspect } from "./commands/inspect.js";
+import { addLogs } from "./commands/logs.js";
 import { addLs } from "./commands/ls.js";
 import { addReap } from "./commands/reap.js";
 import { addShell } from "./commands/shell.js";
@@ -18,9 +22,12 @@ const EXAMPLES = `
 Examples:
   agent-lane doctor                        check what this machine lacks
   agent-lane image import DIR              put a built guest image into the store
-  agent-lane ls                            list the lanes
+  agent-lane ls                            list the lanes: state, owner, age, memory, disk
+  agent-lane inspect NAME                  all that is known of a lane, and what is enforced
+  agent-lane logs NAME                     the guest's console and what the host wrote about it
   agent-lane shell                         a shell in the only lane that is open
   agent-lane cp report.txt :               a file into the worktree of the only lane that is open
+  agent-lane close NAME                    destroy a lane, whoever owns it
   agent-lane reap --dry-run                say which lanes are past their time or without owner
 
 The guest image is built once, as root, on Debian; it takes about two minutes:
@@ -59,7 +66,7 @@ async function main(): Promise<void> {
     .addHelpText("after", EXAMPLES)
     .exitOverride();
   // Subcommands copy these settings when they are made, so this comes after exitOverride.
-  for (const add of [addDoctor, addLs, addShell, addCp, addReap, addImage]) add(program);
+  for (const add of [addDoctor, addLs, addInspect, addLogs, addEvents, addShell, addCp, addClose, addReap, addImage]) add(program);
   try {
     await program.parseAsync();
   } catch (error) {

@@ -15,9 +15,15 @@ export function print(text: string): void {
 /** What JSON leaves as it is and a terminal does not: C1 controls, and what turns the writing direction around. */
 const UNSEEN = /[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
+const escaped = (c: string): string => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`;
+
 export function printJson(value: unknown): void {
-  const escaped = (c: string): string => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`;
   print(JSON.stringify(value, null, 2).replace(UNSEEN, escaped));
+}
+
+/** One JSON object in one line. */
+export function printLine(value: unknown): void {
+  print(JSON.stringify(value).replace(UNSEEN, escaped));
 }
 
 const ANSI = /\x1b\[[0-9;]*m/g;
@@ -59,6 +65,11 @@ export function when(seconds: number, now = Date.now() / 1000): string {
           ? `${Math.round(n / 3600)} h`
           : `${Math.round(n / 86400)} d`;
   return delta >= 0 ? `in ${text}` : `${text} ago`;
+}
+
+/** "3 min", "2 h": a length of time. */
+export function span(seconds: number): string {
+  return when(Math.max(0, seconds), 0).replace(/^in /, "");
 }
 
 export function bytes(n: number): string {

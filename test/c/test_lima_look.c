@@ -135,6 +135,7 @@ test_settings_are_named_and_the_secret_is_not(void **state) {
   assert_string_equal(setting(v, "mounts"), "[]");
   assert_string_equal(setting(v, "images.kernel.cmdline"), "root=/dev/vda quiet");
   assert_string_equal(setting(v, "user.name"), "lane");
+  assert_non_null(strstr(setting(v, "portForwards"), "ignore: true"));
   assert_string_equal(setting(v, "provision.path"), "/run/agent-lane/proof");
   AL_AUTO_FREE char *all = al_json_text(v);
   assert_null(strstr(all, "aaaaaaaa")); /* the secret is 64 of them */

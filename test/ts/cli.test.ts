@@ -40,16 +40,16 @@ describe("usage", () => {
   it("--help shows every command, examples and the exit status", () => {
     const { status, out } = run(["--help"]);
     expect(status).toBe(0);
-    for (const word of ["image/build DIR --flavour base", "doctor", "ls", "shell", "cp", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
+    for (const word of ["image/build DIR --flavour base", "doctor", "ls", "inspect", "logs", "events", "close", "shell", "cp", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
   });
 
-  it.each([["doctor"], ["ls"], ["shell"], ["cp"], ["reap"], ["image import"], ["image ls"]])("%s --help has an example", (command) => {
+  it.each([["doctor"], ["ls"], ["inspect"], ["logs"], ["events"], ["close"], ["shell"], ["cp"], ["reap"], ["image import"], ["image ls"]])("%s --help has an example", (command) => {
     const { status, out } = run([...command.split(" "), "--help"]);
     expect(status).toBe(0);
     expect(out).toMatch(/Examples?:\n +agent-lane /);
   });
 
-  it.each([[["nonsense"]], [["ls", "--nonsense"]], [["image", "import"]], [["ls", "extra"]], [[]]])(
+  it.each([[["nonsense"]], [["ls", "--nonsense"]], [["image", "import"]], [["ls", "extra"]], [["close"]], [["logs", "x", "-n", "0"]], [["logs", "x", "--only", "y"]], [["inspect"]], [[]]])(
     "%j is wrong usage: exit 2, help on stderr, nothing on stdout",
     (args) => {
       const { status, out, err } = run(args);

@@ -27,6 +27,9 @@ const BOUNDS: [keyof LimaOptions, number, number, boolean][] = [
   ["maxCopyOutTotalBytes", 1, 2 ** 40, true],
   ["maxBufferedBytes", 2 ** 20, 8 * 2 ** 30, true],
   ["maxConcurrentVms", 1, 32, true],
+  ["maxDiskGrowthGiB", 0.001, 4096, false],
+  ["maxHostLogMiB", 1, 65536, true],
+  ["minHostFreeGiB", 0, 65536, false],
 ];
 
 describe("defaults", () => {
@@ -41,6 +44,9 @@ describe("defaults", () => {
       maxCopyOutBytes: 268435456,
       maxCopyOutTotalBytes: 4294967296,
       maxBufferedBytes: 536870912,
+      maxHostLogMiB: 64,
+      minHostFreeGiB: 1,
+      onLowSpace: "close",
       maxConcurrentVms: 2,
       worktreePath: "/home/agent/workspace",
       guestSudo: true,
@@ -76,7 +82,7 @@ describe.each(BOUNDS)("%s", (name, min, max, integer) => {
     expect(resolveOptions({ [name]: max })[name]).toBe(max);
   });
 
-  it.each([min - 1, max + 1, NaN, Infinity, -Infinity, String(min), null, {}, [min], true, BigInt(min)])(
+  it.each([min - 1, max + 1, NaN, Infinity, -Infinity, String(min), null, {}, [min], true, BigInt(Math.ceil(min))])(
     "refuses %s",
     (value) => {
       const error = refusal({ [name]: value });
