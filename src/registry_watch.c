@@ -173,7 +173,7 @@ int
 al_registry_stuck(const al_home_t *home, al_val_t **out, al_err_t *err) {
   al_val_t *list = al_val_list();
   int rc = list ? 0 : al_err_set(err, -ENOMEM, "out of memory");
-  if (!rc && (rc = al_db_look(home->registry, al__registry_schema(), list_stuck, list, err)) == -ENOENT) rc = 0;
+  if (!rc && (rc = al_db_look(home->registry, &al__registry_schema, list_stuck, list, err)) == -ENOENT) rc = 0;
   if (rc) al_val_free(list);
   else *out = list;
   return rc;
