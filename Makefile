@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The C side without Node: core library, C tests, the guest's lane agent, the warden. The addon is built by binding.gyp.
 #   make                   core + C tests (VARIANT=plain|asan|tsan|hooks)        make check-c     build and run the C tests
-#   make programs          warden and the guest's lane agents into prebuilds/
+#   make programs          warden, keeper and the guest's lane agents into prebuilds/
 VARIANT ?= plain
 OS := $(shell uname -s | tr A-Z a-z)
 ARCH := $(shell uname -m | sed 's/x86_64/x64/; s/aarch64/arm64/')
@@ -31,6 +31,8 @@ TESTS := $(patsubst test/c/%.c,$(B)/%,$(filter-out $(LINUX_ONLY),$(wildcard test
 AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c src/tmp_name.c
 # what the C tests drive: the shipped agent, or the one with sanitizers (Linux only)
 AGENT_TEST := $(if $(filter linux,$(OS)),$(if $(filter asan,$(VARIANT)),$(B)/agent,prebuilds/guest/agent-$(shell uname -m)))
+KEEPER_SRC := $(filter-out src/keeper/%_$(OTHER).c,$(wildcard src/keeper/*.c)) src/teardown.c src/lima_procs.c src/seal.c src/names.c \
+  src/err.c src/utf8.c src/mem.c $(filter-out src/platform_$(OTHER)% src/platform_find.c,$(wildcard src/platform*.c))
 WARDEN_SRC := $(filter-out src/warden/%_$(OTHER).c,$(wildcard src/warden/*.c))
 
 all: $(B)/libal_core.a $(TESTS)
@@ -103,11 +105,15 @@ $(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h src/
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fPIC,$(CFLAGS)) -o $@ $(AGENT_SRC) $(LDFLAGS)
 
-# and the warden, for its own
+# and the warden and the keeper, for theirs
 $(B)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(WARDEN_SRC) $(LDFLAGS)
 $(B)/test_warden $(B)/test_warden_port: $(B)/warden
+$(B)/keeper: $(KEEPER_SRC) $(wildcard src/keeper/*.h src/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $(KEEPER_SRC) $(LDFLAGS)
+$(B)/test_keeper $(B)/test_keeper_link $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk: $(B)/keeper
 
 # Guest agents: static, any Linux kernel of the last years. musl for our own architecture, Debian's cross compiler for arm64.
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)
@@ -119,6 +125,9 @@ prebuilds/guest/agent-%: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/
 $(PRE)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(WARN) $(HARDEN) -O2 -D_FORTIFY_SOURCE=2 -s -Isrc -o $@ $(WARDEN_SRC)
+$(PRE)/keeper: $(KEEPER_SRC) $(wildcard src/keeper/*.h src/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(WARN) $(HARDEN) -Os -D_FORTIFY_SOURCE=2 -s -Isrc -o $@ $(KEEPER_SRC)
 
 # The other ends of scripts/bench, for this machine and for the guest of a lane on it.
 build/bench/flow: bench/flow.c src/frame.c src/frame.h
@@ -129,7 +138,7 @@ build/bench/true: bench/true.c
 	@mkdir -p $(@D)
 	$(AGENT_CC_$(shell uname -m)) $(AGENT_FLAGS) -o $@ bench/true.c
 
-programs: prebuilds/guest/agent-x86_64 $(if $(shell command -v $(AGENT_CC_aarch64)),prebuilds/guest/agent-aarch64) $(PRE)/warden
+programs: prebuilds/guest/agent-x86_64 $(if $(shell command -v $(AGENT_CC_aarch64)),prebuilds/guest/agent-aarch64) $(PRE)/warden $(PRE)/keeper
 clean:
 	rm -rf build/core prebuilds
 -include $(CORE_OBJ:.o=.d) $(TESTS:=.d)

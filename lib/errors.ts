@@ -69,6 +69,7 @@ export const CORE_ERROR_CODES = [
   "TIMEOUT",
   "LIMIT_UNENFORCEABLE",
   "TRANSPORT_UNAVAILABLE",
+  "KEEPER_FAILED",
   "INTERNAL",
 ] as const;
 

@@ -57,6 +57,10 @@ al_plat_local_connect(const char *path);
 int
 al_plat_socket_peer(int fd, al_ident_t *out);
 
+/* Two ends of a local stream, neither of which a child inherits. */
+int
+al_plat_socketpair(int fds[2]);
+
 int
 al_plat_boot_id(char out[AL_BOOT_ID_MAX]);
 int

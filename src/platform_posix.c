@@ -275,3 +275,16 @@ al_plat_local_connect(const char *path) {
   fd = -1;
   return out;
 }
+
+int
+al_plat_socketpair(int fds[2]) {
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return -errno;
+  for (int i = 0; i < 2; i++) {
+    if (fcntl(fds[i], F_SETFD, FD_CLOEXEC) == 0) continue;
+    int rc = -errno;
+    close(fds[0]);
+    close(fds[1]);
+    return rc;
+  }
+  return 0;
+}
