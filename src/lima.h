@@ -38,7 +38,7 @@ typedef struct al_lane_spec_s {
   bool port;                               /* the channel is a virtio port (QEMU), not a login shell */
   al_image_t image;
   char proof[65];                          /* 64 hex digits */
-  al_ident_t owner;
+  al_ident_t owner, keeper;
   char owner_env[33];                      /* the rest is for the sealed record, as in the row */
   int64_t created_s, expires_s, expires_boot_ms;
 } al_lane_spec_t;
@@ -58,6 +58,9 @@ typedef struct al_lima_opts_s {
 int
 al_lima_open(
   al_lima_t *l, uv_loop_t *loop, al_worker_t *io, const al_home_t *home, const al_lima_opts_t *opts, al_err_t *err);
+/* HOME of children: the user's directory as the system has it on record. `buf`: room for the record. */
+const char *
+al_lima_user_home(char *buf, size_t cap);
 /* Whether what open installed is still there; it may have been removed under our feet. */
 bool
 al_lima_complete(const al_lima_t *l);

@@ -148,12 +148,13 @@ word(al_buf_t *out, const char *s, int *rc) {
 int
 al__lima_qemu_words(const al_lima_t *l, const al_lane_spec_t *spec, al_buf_t *out) {
   static const char *const accels[] = {"tcg", "kvm", "hvf"};
-  char owner[64], log[sizeof spec->dir + 16];
+  char owner[64], keeper[64], log[sizeof spec->dir + 16];
   snprintf(owner, sizeof owner, "%ld:%" PRIu64, (long) spec->owner.pid, spec->owner.start);
+  snprintf(keeper, sizeof keeper, "%ld:%" PRIu64, (long) spec->keeper.pid, spec->keeper.start);
   snprintf(log, sizeof log, "%s/warden.log", spec->dir);
   const char *const words[] = {l->warden, "--agent-lane-policy", "1", "--qemu", l->qemu, "--network",
     spec->network == AL_NETWORK_NONE ? "none" : "open", "--accel", accels[spec->accel], "--channel",
-    spec->port ? "port" : "shell", "--owner", owner, "--log", log, "--"};
+    spec->port ? "port" : "shell", "--owner", owner, "--keeper", keeper, "--log", log, "--"};
   int rc = 0;
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) word(out, words[i], &rc);
   return rc;

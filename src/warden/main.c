@@ -13,7 +13,7 @@
  * Theory of operation. Lima runs what QEMU_SYSTEM_<ARCH> says with its own arguments behind our policy words:
  *
  *   warden --agent-lane-policy 1 --qemu PATH --network none|open --accel tcg|kvm|hvf --channel port|shell
- *     --owner PID:START --log FILE -- ...
+ *     --owner PID:START --keeper PID:START --log FILE -- ...
  *
  * Before that Lima asks QEMU a few questions (version, accelerators) *without* our words; exactly those pass through,
  * to the QEMU that PATH names, since no guest runs in them. Everything else is the start of a VM: each argument must be

@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WORD_VERSION, WORD_QEMU, WORD_NETWORK, WORD_ACCEL, WORD_CHANNEL, WORD_OWNER, WORD_LOG, WORDS };
+enum { WORD_VERSION, WORD_QEMU, WORD_NETWORK, WORD_ACCEL, WORD_CHANNEL, WORD_OWNER, WORD_KEEPER, WORD_LOG, WORDS };
 
 static const char *const words[WORDS] = {
-  "--agent-lane-policy", "--qemu", "--network", "--accel", "--channel", "--owner", "--log"};
+  "--agent-lane-policy", "--qemu", "--network", "--accel", "--channel", "--owner", "--keeper", "--log"};
 
 static int
 refuse(char *why, size_t cap, const char *what, const char *word) {
@@ -22,7 +22,7 @@ refuse(char *why, size_t cap, const char *what, const char *word) {
 
 /* PID:START, both decimal, nothing else. */
 static int
-parse_owner(const char *text, al_warden_policy_t *out) {
+parse_process(const char *text, pid_t *out, uint64_t *out_start) {
   char *end;
   if (*text < '1' || *text > '9') return -1;
   errno = 0;
@@ -32,8 +32,8 @@ parse_owner(const char *text, al_warden_policy_t *out) {
   if (*start < '0' || *start > '9') return -1;
   unsigned long long ticks = strtoull(start, &end, 10);
   if (errno != 0 || *end != 0) return -1;
-  out->owner = (pid_t) pid;
-  out->owner_start = ticks;
+  *out = (pid_t) pid;
+  *out_start = ticks;
   return 0;
 }
 
@@ -65,7 +65,10 @@ take(int word, char *value, al_warden_policy_t *out) {
   case WORD_CHANNEL:
     out->port = strcmp(value, "port") == 0;
     return out->port || strcmp(value, "shell") == 0 ? NULL : "unknown --channel";
-  case WORD_OWNER: return parse_owner(value, out) == 0 ? NULL : "--owner is not PID:START:";
+  case WORD_OWNER:
+    return parse_process(value, &out->owner, &out->owner_start) == 0 ? NULL : "--owner is not PID:START:";
+  case WORD_KEEPER:
+    return parse_process(value, &out->keeper, &out->keeper_start) == 0 ? NULL : "--keeper is not PID:START:";
   case WORD_LOG:
     out->log = value;
     return value[0] == '/' && strlen(value) < AL_WARDEN_PATH_MAX ? NULL : "--log is not an absolute path:";

@@ -17,6 +17,7 @@
 #define AL_WARDEN_SINK_MAX 524288u  /* a serial log file turns over at this size; one old file is kept */
 #define AL_WARDEN_SOCKET "lane.sock"  /* the channel's host end, in the instance directory */
 #define AL_WARDEN_PORT "agent-lane"   /* the port's name in the guest: image/lane-init looks for it */
+#define AL_WARDEN_KEEPER_MS 8000    /* how long a keeper may take to end the lane of an owner that is gone */
 #define AL_WARDEN_TERM_MS 10000     /* how long QEMU may take to follow a TERM before it is killed */
 
 typedef enum { AL_WARDEN_TCG, AL_WARDEN_KVM, AL_WARDEN_HVF } al_warden_accel_t;
@@ -25,8 +26,8 @@ typedef struct al_warden_policy_s {
   char *qemu, *log; /* absolute paths; borrowed from argv */
   bool network_open, port;
   al_warden_accel_t accel;
-  pid_t owner;
-  uint64_t owner_start; /* in the unit of al_ident_t */
+  pid_t owner, keeper;
+  uint64_t owner_start, keeper_start; /* in the unit of al_ident_t */
 } al_warden_policy_t;
 
 /* One serial log: QEMU writes into a pipe, the warden into a file that cannot grow without end. */
@@ -110,7 +111,8 @@ al_warden_close_stray(void);
 /* Options that only this system's QEMU knows, and pipes in place of serial log files. 0 or -1 with vm->why. */
 int
 al_warden_extra(al_warden_vm_t *vm);
-/* Starts QEMU, stays its parent, ends it when the owner or the hostagent is gone. Returns the exit status for main. */
+/* Starts QEMU, stays its parent, ends it when the hostagent is gone, or the owner and
+ * its keeper are. Returns the exit status for main. */
 int
 al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Watching on macOS (QEMU lanes only; vz has no warden): a kqueue on owner, hostagent and QEMU. */
+/* Watching on macOS (QEMU lanes only; vz has no warden): a kqueue on owner, keeper, hostagent and QEMU. */
 #include "warden.h"
 
 #include <errno.h>
@@ -63,14 +63,30 @@ watch_signals(int kq) {
   return 0;
 }
 
+/* True when that very process is watched from now on. */
+static bool
+watch_known(int kq, pid_t pid, uint64_t start) {
+  return start_of(pid) == start && watch_process(kq, pid) == 0 && start_of(pid) == start;
+}
+
+/* `keeper` 0: it is gone. The keeper of an owner that is gone ends the lane, and QEMU with it; should it stand still, its
+ * time is over some time. */
 static const char *
-wait_end(int kq, pid_t owner, pid_t hostagent, pid_t qemu) {
+wait_end(int kq, pid_t owner, pid_t keeper, pid_t hostagent, pid_t qemu) {
   const char *asked = NULL;
+  bool owner_gone = false;
   for (;;) {
     struct kevent e;
-    struct timespec grace = {AL_WARDEN_TERM_MS / 1000, 0};
-    int n = kevent(kq, NULL, 0, &e, 1, asked != NULL ? &grace : NULL);
+    struct timespec grace = {(asked != NULL ? AL_WARDEN_TERM_MS : AL_WARDEN_KEEPER_MS) / 1000, 0};
+    int n = kevent(kq, NULL, 0, &e, 1, asked != NULL || owner_gone ? &grace : NULL);
     if (n < 0 && errno == EINTR) continue;
+    if (n == 1 && e.filter == EVFILT_PROC) {
+      bool keeper_ended = keeper != 0 && (pid_t) e.ident == keeper;
+      owner_gone |= (pid_t) e.ident == owner;
+      if (keeper_ended) keeper = 0;
+      if (keeper_ended && !owner_gone) continue;
+      if ((pid_t) e.ident == owner && keeper != 0) continue;
+    }
     if (n == 1 && e.filter == EVFILT_SIGNAL) {
       kill(qemu, (int) e.ident);
       asked = "asked to stop";
@@ -78,8 +94,9 @@ wait_end(int kq, pid_t owner, pid_t hostagent, pid_t qemu) {
     }
     if (n == 1 && (pid_t) e.ident == qemu) return asked != NULL ? asked : "QEMU ended";
     kill(qemu, SIGKILL);
-    if (n == 1 && (pid_t) e.ident == owner) return "the owner is gone";
     if (n == 1 && (pid_t) e.ident == hostagent) return "the hostagent is gone";
+    if (n == 1 && owner_gone) return "the owner is gone, and its keeper";
+    if (n == 0 && asked == NULL) return "the owner is gone, and its keeper has not ended the lane";
     return n == 0 ? "QEMU did not stop when asked" : "the watch failed";
   }
 }
@@ -93,10 +110,11 @@ al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd) 
   if (parent <= 1 || watch_process(kq, parent) != 0 || getppid() != parent) {
     return not_started(log_fd, "the hostagent that started this is gone");
   }
-  if (start_of(policy->owner) != policy->owner_start || watch_process(kq, policy->owner) != 0 ||
-      start_of(policy->owner) != policy->owner_start) {
+  if (!watch_known(kq, policy->owner, policy->owner_start)) {
     return not_started(log_fd, "the owner of this lane is gone");
   }
+  /* The owner may be starting another one right now. */
+  pid_t keeper = watch_known(kq, policy->keeper, policy->keeper_start) ? policy->keeper : 0;
   pid_t qemu = fork();
   if (qemu == 0) {
     (void) signal(SIGPIPE, SIG_DFL);
@@ -110,7 +128,7 @@ al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd) 
     kill(qemu, SIGKILL);
     reason = "the watch failed";
   } else if (watch_process(kq, qemu) == 0) { /* fails with ESRCH when it has ended already */
-    reason = wait_end(kq, policy->owner, parent, qemu);
+    reason = wait_end(kq, policy->owner, keeper, parent, qemu);
   } else if (errno != ESRCH) {
     kill(qemu, SIGKILL);
     reason = "the watch failed";

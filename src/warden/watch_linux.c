@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Watching on Linux: pidfds of owner, hostagent and QEMU; QEMU dies with us by PR_SET_PDEATHSIG. */
+/* Watching on Linux: pidfds of owner, keeper, hostagent and QEMU; QEMU dies with us by PR_SET_PDEATHSIG. */
 #include "warden.h"
 
 #include <errno.h>
@@ -18,9 +18,10 @@
 #include <unistd.h>
 
 typedef struct watch_s {
-  int owner, hostagent, qemu, signals; /* pidfds and a signalfd */
+  int owner, keeper, hostagent, qemu, signals; /* pidfds and a signalfd; -1: that one is gone */
   pid_t qemu_pid;
-  uint64_t kill_at; /* 0: no TERM is pending */
+  uint64_t kill_at;   /* 0: no TERM is pending */
+  uint64_t keeper_by; /* 0: the owner lives */
   const char *reason;
 } watch_t;
 
@@ -60,11 +61,11 @@ has_ended(int pidfd) {
 
 /* The pidfd is of that very process only when the start time agrees before and after the opening. */
 static int
-open_owner(const al_warden_policy_t *policy) {
-  if (start_of(policy->owner) != policy->owner_start) return -1;
-  int fd = open_pidfd(policy->owner);
+open_process(pid_t pid, uint64_t start) {
+  if (start_of(pid) != start) return -1;
+  int fd = open_pidfd(pid);
   if (fd < 0) return -1;
-  if (start_of(policy->owner) == policy->owner_start && !has_ended(fd)) return fd;
+  if (start_of(pid) == start && !has_ended(fd)) return fd;
   close(fd);
   return -1;
 }
@@ -140,23 +141,45 @@ take_signal(watch_t *w) {
   w->reason = "asked to stop";
 }
 
+/* Owner and keeper: why QEMU may live no longer, or NULL. The keeper of an owner that is gone ends the lane, and QEMU
+ * with it; should it stand still, its time is over some time. */
+static const char *
+judge_owner(watch_t *w, bool owner_ended, bool keeper_ended) {
+  if (owner_ended) {
+    close(w->owner);
+    w->owner = -1;
+    w->keeper_by = now_ms() + AL_WARDEN_KEEPER_MS;
+  }
+  if (keeper_ended) {
+    close(w->keeper);
+    w->keeper = -1;
+  }
+  if (w->owner >= 0) return NULL;
+  if (w->keeper < 0) return "the owner is gone, and its keeper";
+  return now_ms() >= w->keeper_by ? "the owner is gone, and its keeper has not ended the lane" : NULL;
+}
+
+static int
+timeout_of(const watch_t *w) {
+  uint64_t now = now_ms(), at = w->kill_at;
+  if (w->keeper_by != 0 && (at == 0 || w->keeper_by < at)) at = w->keeper_by;
+  return at == 0 ? -1 : at > now ? (int) (at - now) : 0;
+}
+
 /* One turn. True while QEMU lives. */
 static bool
 wait_once(watch_t *w, al_warden_vm_t *vm) {
-  struct pollfd p[5 + AL_WARDEN_SINKS] = {{w->qemu, POLLIN, 0}, {w->owner, POLLIN, 0}, {w->hostagent, POLLIN, 0},
-    {w->signals, POLLIN, 0}, {vm->channel.monitor_fd, POLLIN, 0}};
-  for (int i = 0; i < vm->sink_count; i++) p[5 + i] = (struct pollfd) {vm->sinks[i].read_fd, POLLIN, 0};
-  int timeout = -1;
-  if (w->kill_at != 0) timeout = w->kill_at > now_ms() ? (int) (w->kill_at - now_ms()) : 0;
-  int n = poll(p, 5 + (nfds_t) vm->sink_count, timeout);
+  struct pollfd p[6 + AL_WARDEN_SINKS] = {{w->qemu, POLLIN, 0}, {w->owner, POLLIN, 0}, {w->hostagent, POLLIN, 0},
+    {w->signals, POLLIN, 0}, {vm->channel.monitor_fd, POLLIN, 0}, {w->keeper, POLLIN, 0}};
+  for (int i = 0; i < vm->sink_count; i++) p[6 + i] = (struct pollfd) {vm->sinks[i].read_fd, POLLIN, 0};
+  int n = poll(p, 6 + (nfds_t) vm->sink_count, timeout_of(w));
   if (n < 0 && errno == EINTR) return true;
   if (n > 0 && p[0].revents != 0) return false;
-  const char *gone = NULL;
-  if (n < 0) gone = "poll failed";
-  else if (p[1].revents != 0) gone = "the owner is gone";
-  else if (p[2].revents != 0) gone = "the hostagent is gone";
-  else if (p[4].revents != 0 && al_warden_channel_pump(&vm->channel)) gone = "the guest closed the channel's port";
-  else if (n == 0) gone = "QEMU did not stop when asked";
+  const char *gone = n < 0 ? "poll failed" : judge_owner(w, p[1].revents != 0, p[5].revents != 0);
+  if (gone == NULL && p[2].revents != 0) gone = "the hostagent is gone";
+  if (gone == NULL && p[4].revents != 0 && al_warden_channel_pump(&vm->channel))
+    gone = "the guest closed the channel's port";
+  if (gone == NULL && w->kill_at != 0 && now_ms() >= w->kill_at) gone = "QEMU did not stop when asked";
   if (gone != NULL) {
     w->reason = gone;
     kill(w->qemu_pid, SIGKILL);
@@ -164,7 +187,7 @@ wait_once(watch_t *w, al_warden_vm_t *vm) {
   }
   if (p[3].revents != 0) take_signal(w);
   for (int i = 0; i < vm->sink_count; i++) {
-    if (p[5 + i].revents != 0) al_warden_sink_pump(&vm->sinks[i]);
+    if (p[6 + i].revents != 0) al_warden_sink_pump(&vm->sinks[i]);
   }
   return true;
 }
@@ -205,8 +228,9 @@ al_warden_run(const al_warden_policy_t *policy, al_warden_vm_t *vm, int log_fd) 
   if (w.signals < 0) return not_started(log_fd, "no signalfd");
   w.hostagent = parent > 1 ? open_pidfd(parent) : -1;
   if (w.hostagent < 0 || getppid() != parent) return not_started(log_fd, "the hostagent that started this is gone");
-  w.owner = open_owner(policy);
+  w.owner = open_process(policy->owner, policy->owner_start);
   if (w.owner < 0) return not_started(log_fd, "the owner of this lane is gone");
+  w.keeper = open_process(policy->keeper, policy->keeper_start); /* the owner may be starting another one right now */
   w.qemu_pid = fork();
   if (w.qemu_pid == 0) become_qemu(vm, me, &before);
   if (w.qemu_pid < 0) return not_started(log_fd, "no process for QEMU");

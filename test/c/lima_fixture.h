@@ -102,6 +102,7 @@ make_spec(void) {
   spec.disk_gib = 20;
   memset(spec.proof, 'a', 64);
   assert_int_equal(al_plat_ident(getpid(), &spec.owner), 0);
+  spec.keeper = (al_ident_t) {.pid = 77, .start = 99};
   al_image_t *im = &spec.image;
   snprintf(im->arch, sizeof im->arch, "%s", lima.arch);
   snprintf(im->disk, sizeof im->disk, "%s", in("image/%s", "disk"));

@@ -179,7 +179,7 @@ test_qemu_words_are_quoted(void **state) {
   spec.network = AL_NETWORK_NONE;
   assert_int_equal(al__lima_qemu_words(&lima, &spec, &b), 0);
   snprintf(want, sizeof want,
-    "'/a b/it'\\''s' '--agent-lane-policy' '1' '--qemu' '/q' '--network' 'none' '--accel' 'tcg' '--channel' 'shell' '--owner' '%ld:%llu' '--log' '%s/warden.log' '--'",
+    "'/a b/it'\\''s' '--agent-lane-policy' '1' '--qemu' '/q' '--network' 'none' '--accel' 'tcg' '--channel' 'shell' '--owner' '%ld:%llu' '--keeper' '77:99' '--log' '%s/warden.log' '--'",
     (long) getpid(), (unsigned long long) spec.owner.start, spec.dir);
   assert_string_equal((char *) b.data, want);
   al_buf_deinit(&b);

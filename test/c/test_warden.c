@@ -64,8 +64,8 @@ test_warden_policy_must_be_whole(void **state) {
     {4, "qemu", "absolute"}, {4, "/nowhere/qemu", "not a program"}, {4, "/etc/passwd", "cannot be run"},
     {4, "/tmp", "not a program"}, {6, "closed", "--network"}, {6, "None", "--network"}, {8, "xen", "--accel"},
     {10, "ssh", "--channel"}, {12, "1:1", "--owner"}, {12, "77", "--owner"}, {12, "77:", "--owner"},
-    {12, "77:1x", "--owner"}, {12, "-5:1", "--owner"}, {12, " 77:1", "--owner"}, {14, "warden.log", "--log"},
-    {5, "--qemu", "given twice"}, {15, "-", "unknown policy word"}};
+    {12, "77:1x", "--owner"}, {12, "-5:1", "--owner"}, {12, " 77:1", "--owner"}, {14, "0:0", "--keeper"},
+    {14, "77:-1", "--keeper"}, {16, "warden.log", "--log"}, {5, "--qemu", "given twice"}, {17, "-", "unknown policy word"}};
   line_t l;
   (void) state;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -73,7 +73,7 @@ test_warden_policy_must_be_whole(void **state) {
     l.argv[bad[i].at] = bad[i].to;
     expect_refused(&l, bad[i].word, bad[i].to);
   }
-  for (int gone = 1; gone < 15; gone += 2) { /* each word is needed */
+  for (int gone = 1; gone < 17; gone += 2) { /* each word is needed */
     start_line(&l, "none", "kvm");
     memmove(&l.argv[gone], &l.argv[gone + 2], sizeof l.argv[0] * (size_t) (l.argc - gone - 1));
     expect_refused(&l, "missing policy word", l.text[gone]);
@@ -316,30 +316,75 @@ test_warden_files_must_be_ours(void **state) {
 }
 
 static void
-test_warden_owner_gone_kills_qemu(void **state) {
+test_warden_owner_and_keeper_gone_kill_qemu(void **state) {
   line_t l;
   char text[2048], pidfile[256];
+  (void) state;
+  for (int keeper_first = 0; keeper_first < 2; keeper_first++) {
+    start_line(&l, "none", "kvm");
+    unlink(in("seen"));
+    run_t r = start(&l);
+    until_seen();
+    pid_t pid = qemu_pid();
+    snprintf(text, sizeof text, "%ld\n", (long) pid);
+    al_test_write(inst, "qemu.pid", text);
+    snprintf(pidfile, sizeof pidfile, "%s/qemu.pid", inst);
+    al_test_kill(keeper_first ? keeper : owner);
+    usleep(500000);
+    assert_int_equal(kill(pid, 0), 0); /* either is enough for it to live */
+    uint64_t t = al_plat_mono_ms();
+    al_test_kill(keeper_first ? owner : keeper);
+    assert_int_equal(finish(&r, text, sizeof text), 128 + SIGKILL);
+    assert_true(al_plat_mono_ms() - t < 2000);
+    until_gone(pid);
+    assert_non_null(strstr(text, "the owner is gone, and its keeper"));
+    assert_int_equal(access(pidfile, F_OK), -1); /* nobody is left whom it could name */
+    new_owner(0);
+  }
+}
+
+static void
+test_warden_starts_nothing_without_its_owner(void **state) {
+  line_t l;
+  (void) state;
+  start_line(&l, "none", "kvm");
+  al_test_kill(owner);
+  expect_no_qemu(&l, "warden: not started: ", "the owner of this lane is gone", "an owner that was gone before");
+  new_owner(1);
+  start_line(&l, "none", "kvm");
+  expect_no_qemu(&l, "warden: not started: ", "the owner of this lane is gone", "another process with the owner's pid");
+}
+
+/* Another process has the keeper's pid: that is as good as none. */
+static void
+test_warden_knows_its_keeper(void **state) {
+  line_t l;
+  char text[2048];
+  (void) state;
+  snprintf(keeper_word, sizeof keeper_word, "%ld:%llu", (long) keeper, (unsigned long long) start_of(keeper) + 1);
+  start_line(&l, "none", "kvm");
+  run_t r = start(&l);
+  until_seen();
+  (void) qemu_pid();
+  al_test_kill(owner);
+  assert_int_equal(finish(&r, text, sizeof text), 128 + SIGKILL);
+  assert_non_null(strstr(text, "the owner is gone, and its keeper (status"));
+}
+
+static void
+test_warden_waits_for_no_keeper_that_stands_still(void **state) {
+  line_t l;
+  char text[2048];
   (void) state;
   start_line(&l, "none", "kvm");
   run_t r = start(&l);
   until_seen();
-  pid_t pid = qemu_pid();
-  snprintf(text, sizeof text, "%ld\n", (long) pid);
-  al_test_write(inst, "qemu.pid", text);
-  snprintf(pidfile, sizeof pidfile, "%s/qemu.pid", inst);
-  uint64_t t = al_plat_mono_ms();
-  kill(owner, SIGKILL);
-  assert_int_equal(finish(&r, text, sizeof text), 128 + SIGKILL);
-  assert_true(al_plat_mono_ms() - t < 2000);
-  until_gone(pid);
-  assert_non_null(strstr(text, "the owner is gone"));
-  assert_int_equal(access(pidfile, F_OK), -1); /* nobody is left whom it could name */
+  (void) qemu_pid();
+  kill(keeper, SIGSTOP);
   al_test_kill(owner);
-  expect_no_qemu(&l, "warden: not started: ", "the owner of this lane is gone", "an owner that was gone before");
-  owner = al_test_sleeper();
-  snprintf(owner_word, sizeof owner_word, "%ld:%llu", (long) owner, (unsigned long long) start_of(owner) + 1);
-  start_line(&l, "none", "kvm");
-  expect_no_qemu(&l, "warden: not started: ", "the owner of this lane is gone", "another process with the owner's pid");
+  usleep(9000000); /* beyond the 8 s that it has */
+  assert_int_equal(finish(&r, text, sizeof text), 128 + SIGKILL);
+  assert_non_null(strstr(text, "its keeper has not ended the lane"));
 }
 
 static void
@@ -454,7 +499,8 @@ main(void) {
     T(test_warden_policy_must_be_whole), T(test_warden_adds_the_policy),
     T(test_warden_refuses_what_a_lane_must_not_have), T(test_warden_refuses_other_values),
     T(test_warden_order_of_items_is_free), T(test_warden_takes_a_path_with_a_space), T(test_warden_files_must_be_ours),
-    T(test_warden_owner_gone_kills_qemu), T(test_warden_killed_ends_qemu), T(test_warden_hostagent_killed_ends_qemu),
+    T(test_warden_owner_and_keeper_gone_kill_qemu), T(test_warden_starts_nothing_without_its_owner),
+    T(test_warden_knows_its_keeper), T(test_warden_waits_for_no_keeper_that_stands_still), T(test_warden_killed_ends_qemu), T(test_warden_hostagent_killed_ends_qemu),
     T(test_warden_passes_signals_and_status), T(test_warden_qemu_inherits_nothing),
     T(test_warden_serial_log_is_bounded)};
   return cmocka_run_group_tests(tests, NULL, NULL);

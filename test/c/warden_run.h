@@ -9,8 +9,8 @@
 #define NAME "agent-lane-0123abcd-0123abcd"
 #define ARGS_MAX 128
 
-static char dir[64], inst[192], warden[1024], qemu[128], logfile[208], owner_word[64];
-static pid_t owner;
+static char dir[64], inst[192], warden[1024], qemu[128], logfile[208], owner_word[64], keeper_word[64];
+static pid_t owner, keeper;
 
 /* ---- fixtures ---- */
 
@@ -35,6 +35,15 @@ start_of(pid_t pid) {
   return id.start;
 }
 
+/* Both that are gone by now; `off`: what is wrong with the owner's start. */
+AL_TEST_FN void
+new_owner(unsigned off) {
+  if (kill(owner, 0) != 0) owner = al_test_sleeper();
+  if (kill(keeper, 0) != 0) keeper = al_test_sleeper();
+  snprintf(owner_word, sizeof owner_word, "%ld:%llu", (long) owner, (unsigned long long) start_of(owner) + off);
+  snprintf(keeper_word, sizeof keeper_word, "%ld:%llu", (long) keeper, (unsigned long long) start_of(keeper));
+}
+
 AL_TEST_FN int
 setup(void **state) {
   (void) state;
@@ -48,7 +57,8 @@ setup(void **state) {
   for (size_t i = 0; i < 4; i++) al_test_write(inst, files[i], "x");
   write_qemu("exec sleep 60");
   owner = al_test_sleeper();
-  snprintf(owner_word, sizeof owner_word, "%ld:%llu", (long) owner, (unsigned long long) start_of(owner));
+  keeper = al_test_sleeper();
+  new_owner(0);
   return 0;
 }
 
@@ -56,6 +66,7 @@ AL_TEST_FN int
 teardown(void **state) {
   (void) state;
   al_test_kill(owner);
+  al_test_kill(keeper);
   al_test_dir_remove(dir);
   return 0;
 }
@@ -85,7 +96,7 @@ add(line_t *l, const char *word) {
 AL_TEST_FN void
 policy_for(line_t *l, const char *network, const char *accel, const char *channel) {
   const char *const words[] = {warden, "--agent-lane-policy", "1", "--qemu", qemu, "--network", network, "--accel",
-    accel, "--channel", channel, "--owner", owner_word, "--log", logfile, "--"};
+    accel, "--channel", channel, "--owner", owner_word, "--keeper", keeper_word, "--log", logfile, "--"};
   memset(l, 0, sizeof *l);
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) add(l, words[i]);
   l->first = l->argc;

@@ -84,7 +84,9 @@ class Vm:
         self.log = home + "/" + self.name + ".warden.log"
         self.owner = owner or subprocess.Popen(["sleep", "300"])
         words = [warden, "--agent-lane-policy", "1", "--qemu", qemu, "--network", network, "--accel", "tcg",
-                 "--owner", "%d:%d" % (self.owner.pid, stat_start(self.owner.pid)), "--log", self.log, "--"]
+                 "--channel", "shell", "--owner", "%d:%d" % (self.owner.pid, stat_start(self.owner.pid)),
+                 "--keeper", "%d:1" % self.owner.pid,  # one that is gone
+                 "--log", self.log, "--"]
         self.env = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"], "LIMA_HOME": home,
                     "QEMU_SYSTEM_X86_64": " ".join("'%s'" % w for w in words)}
 
