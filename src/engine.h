@@ -4,6 +4,7 @@
 #define AL_ENGINE_H
 
 #include "al.h"
+#include "keeper_link.h"
 #include "lima.h"
 #include "registry.h"
 #include "work.h"
@@ -50,6 +51,8 @@ struct al_site_s {
   al_worker_t *store; /* hashing and importing images: seconds, which no lane's end should wait for */
   al_driver_t *drivers;
   al_guard_t *guard;  /* lane_guard.c; NULL before the first lane */
+  al_keeper_link_t *keeper; /* NULL until a lane is to be created */
+  char keeper_program[1200];
   int closing;      /* handles still to close */
   bool sweeping;    /* for those who wait for a place; swept_ms: when that began, monotonic */
   uint64_t swept_ms;
@@ -107,6 +110,9 @@ al_site_get(al_engine_t *e, const al_val_t *params, al_site_t **out, al_err_t *e
 /* ... with its Lima driver for params limactlPath / allowUnknownLima. */
 int
 al_site_lima(al_site_t *s, const al_val_t *params, al_driver_t **out, al_err_t *err);
+/* ... with its keeper, which is started when it does not run. */
+int
+al_site_keeper(al_site_t *s, al_err_t *err);
 void
 al_site_close_all(al_engine_t *e); /* ends with al_engine_check_end when none is left */
 

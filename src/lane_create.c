@@ -168,6 +168,7 @@ al_do_create(al_engine_t *e, al_request_t *r) {
   if (!rc && lane->spec.network == AL_NETWORK_NONE && strcmp(lane->driver->lima.vm_type, "qemu"))
     rc = al_err_set(&err, AL_ENETWORK_UNENFORCEABLE, "network: \"none\" cannot be enforced with vmType %s",
       lane->driver->lima.vm_type);
+  if (!rc) rc = al_site_keeper(lane->site, &err);
   if (!rc) rc = fill_names(lane, &err);
   if (rc) {
     snprintf(err.step, sizeof err.step, "check");

@@ -113,6 +113,7 @@ end_written(void *data, int status, const al_err_t *err) {
   (void) err; /* the lane is gone either way; the sweep finds and closes a row that could not be written */
   AL_HOOK("row-closed");
   if (status < 0 && try_again(lane, status, on_write_again)) return;
+  if (lane->state == AL_LANE_CLOSED) al_lane_unkeep(lane); /* one that is stuck stays the keeper's to try again */
   al_lane_finish(lane);
 }
 

@@ -71,6 +71,7 @@ struct al_lane_s {
   bool low_close;             /* it may be closed for want of space */
   bool low_told, logs_told, disk_seen;
   uint64_t disk_base, disk_now; /* bytes of its directory at the first look and at the last */
+  al_keeper_cb kept;          /* what follows once the keeper has it */
 };
 
 /* lane_life.c: the way along the state table */
@@ -114,6 +115,15 @@ void
 al_lane_do_boot(al_lane_t *lane);
 void
 al_lane_do_connect(al_lane_t *lane);
+
+/* lane_keep.c */
+/* Tells the keeper the lane; `then` with 0 when the keeper has it, which is before anything of the lane is made. */
+void
+al_lane_keep(al_lane_t *lane, al_keeper_cb then);
+void
+al_lane_unkeep(al_lane_t *lane); /* its end is proven */
+void
+al_lane_kept_anew(void *site, const al_ident_t *keeper); /* by another keeper, which has been told */
 
 /* lane_time.c */
 void

@@ -48,10 +48,18 @@ built(void *data, int status, const al_err_t *err) {
   al_lima_verify(&lane->driver->lima, &lane->spec, verified, lane);
 }
 
+static void
+kept(void *data, int status, const al_err_t *err) {
+  al_lane_t *lane = data;
+  if (status < 0 || lane->destroy_wanted) step_end(lane, status, err, AL_LANE_ON_CREATED);
+  else al_lima_build(&lane->driver->lima, &lane->spec, built, lane);
+}
+
+/* Nothing is made before somebody is there who ends it. */
 void
 al_lane_do_create(al_lane_t *lane) {
   lane->step_busy = true;
-  al_lima_build(&lane->driver->lima, &lane->spec, built, lane);
+  al_lane_keep(lane, kept);
 }
 
 static void

@@ -71,8 +71,8 @@ al__lima_op_end_soon(al__lima_op_t *op, int status) {
 
 /* ---- children ---- */
 
-static const char *
-real_home(char *buf, size_t cap) {
+const char *
+al_lima_user_home(char *buf, size_t cap) {
   struct passwd pw, *found = NULL;
   if (getpwuid_r(geteuid(), &pw, buf, cap, &found) == 0 && found && found->pw_dir && found->pw_dir[0] == '/')
     return found->pw_dir;
@@ -93,7 +93,7 @@ al__lima_env(const al_lima_t *l, const al_lane_spec_t *spec) {
   if (!v) return NULL;
   size_t n = 0;
   v[n++] = al_asprintf("PATH=%s", l->path_env);
-  v[n++] = al_asprintf("HOME=%s", real_home(pw, sizeof pw));
+  v[n++] = al_asprintf("HOME=%s", al_lima_user_home(pw, sizeof pw));
   v[n++] = al_asprintf("LIMA_HOME=%s", l->home->lima);
   v[n++] = al_asprintf("TMPDIR=%s", l->home->run);
   v[n++] = al_strdup("LANG=C.UTF-8");

@@ -2,6 +2,7 @@
 /* Sites: one home with its registry, its worker for blocking file work, and its Lima driver. */
 #include "engine.h"
 #include "lane_guard.h"
+#include "lane_life.h"
 #include "mem.h"
 #include <errno.h>
 #include <stdio.h>
@@ -98,6 +99,19 @@ al_site_lima(al_site_t *s, const al_val_t *params, al_driver_t **out, al_err_t *
   return 0;
 }
 
+int
+al_site_keeper(al_site_t *s, al_err_t *err) {
+  char target[32];
+  al_keeper_opts_t opts = {.home = &s->home, .program = s->keeper_program, .owner = &s->engine->self,
+    .on_restart = al_lane_kept_anew, .data = s};
+  target_name(target, sizeof target);
+  snprintf(s->keeper_program, sizeof s->keeper_program, "%s/prebuilds/%s/keeper", s->engine->package_dir, target);
+  if (!s->keeper) s->keeper = al_keeper_link_open(&s->engine->loop, &opts);
+  if (!s->keeper) return al_err_set(err, -ENOMEM, "out of memory");
+  al_keeper_link_start(s->keeper);
+  return 0;
+}
+
 static void
 part_closed(void *data) {
   al_site_t *s = data;
@@ -123,8 +137,9 @@ al_site_close_all(al_engine_t *e) {
   if (!e->sites) al_engine_check_end(e);
   for (al_site_t *s = e->sites, *next; s; s = next) {
     next = s->next;
-    s->closing = 4;
+    s->closing = 4 + (s->keeper != NULL);
     al_guard_close(s, part_closed, s);
+    if (s->keeper) al_keeper_link_close(s->keeper, part_closed, s);
     al_registry_close(&s->registry, part_closed, s);
     al_worker_close(s->io, part_closed, s);
     al_worker_close(s->store, part_closed, s);

@@ -26,8 +26,8 @@ typedef struct reply_s {
 static struct {
   char dir[64], home[128], name[AL_NAME_LEN + 1];
   char path[4200];
-  void *self, *agent; /* bytes, read while we may still be root */
-  size_t self_len, agent_len;
+  void *self, *agent, *keeper; /* bytes, read while we may still be root */
+  size_t self_len, agent_len, keeper_len;
   al_engine_t *engine;
   uv_mutex_t lock;
   uv_cond_t cond;
@@ -56,14 +56,17 @@ stage_load(const char *path, size_t *len) {
 AL_TEST_FN bool
 stage_start(void) {
   const char *agent = getenv("AL_AGENT");
+  char keeper[1024] = "";
 
   if (!agent) agent = "prebuilds/guest/agent-x86_64";
-  if (access(agent, X_OK)) {
-    fprintf(stderr, "%s is not built (make programs)\n", agent);
+  if (readlink("/proc/self/exe", keeper, sizeof keeper - 16) > 0) snprintf(strrchr(keeper, '/'), 16, "/keeper");
+  if (access(agent, X_OK) || access(keeper, X_OK)) {
+    fprintf(stderr, "%s or %s is not built\n", agent, keeper);
     return false;
   }
   stage.self = stage_load("/proc/self/exe", &stage.self_len);
   stage.agent = stage_load(agent, &stage.agent_len);
+  stage.keeper = stage_load(keeper, &stage.keeper_len);
   if (geteuid() == 0) {
     assert_int_equal(setgroups(0, NULL), 0);
     assert_int_equal(setresgid(NOBODY, NOBODY, NOBODY), 0);
@@ -107,6 +110,8 @@ stage_place(void) {
   }
   stage_file("pkg/prebuilds/linux-x64/warden", "warden", 6, 0755);
   stage_file("pkg/prebuilds/linux-arm64/warden", "warden", 6, 0755);
+  stage_file("pkg/prebuilds/linux-x64/keeper", stage.keeper, stage.keeper_len, 0755);
+  stage_file("pkg/prebuilds/linux-arm64/keeper", stage.keeper, stage.keeper_len, 0755);
   stage_file("pkg/prebuilds/guest/agent-x86_64", stage.agent, stage.agent_len, 0755);
   stage_file("pkg/prebuilds/guest/agent-aarch64", stage.agent, stage.agent_len, 0755);
   make_image(al_test_path(stage.dir, "image"), NULL);

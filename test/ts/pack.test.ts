@@ -41,6 +41,7 @@ describe("npm pack", () => {
       "dist/cli/main.js",
       `prebuilds/${platform}/agent_lane.node`,
       `prebuilds/${platform}/warden`,
+      `prebuilds/${platform}/keeper`,
       "prebuilds/guest/agent-x86_64",
       "docs/ERRORS.md",
       "package.json",
