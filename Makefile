@@ -26,7 +26,7 @@ OTHER := $(if $(filter darwin,$(OS)),linux,darwin)
 CORE_SRC := $(filter-out $(wildcard src/platform_$(OTHER)*.c),$(wildcard src/*.c))
 CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o) $(if $(filter hooks,$(VARIANT)),$(B)/hooks.o)
 # whole engines on stand-ins, which live from /proc, memfd_create and mount namespaces
-LINUX_ONLY := $(if $(filter linux,$(OS)),,test/c/test_oom_engine.c test/c/test_exhaust.c test/c/test_disk.c)
+LINUX_ONLY := $(if $(filter linux,$(OS)),,test/c/test_oom_engine.c test/c/test_exhaust.c test/c/test_disk.c test/c/test_simulation.c)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(filter-out $(LINUX_ONLY),$(wildcard test/c/test_*.c)))
 AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c src/tmp_name.c
 # what the C tests drive: the shipped agent, or the one with sanitizers (Linux only)
@@ -97,7 +97,7 @@ check-threads: $(THREADED:%=$(B)/test_%) $(AGENT_TEST)
 VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
   --child-silent-after-fork=yes
 # Not those that count descriptors, of which valgrind keeps some, or run hundreds of lanes: the leaks of these are ASan's.
-VALGRINDED := $(filter-out $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk,$(TESTS))
+VALGRINDED := $(filter-out $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk $(B)/test_simulation,$(TESTS))
 check-valgrind: $(VALGRINDED) $(AGENT_TEST)
 	AL_AGENT=$(AGENT_TEST) WRAP="$(VALGRIND)" scripts/run-c-tests $(VALGRINDED)
 # the agent with sanitizers, for its own tests

@@ -52,6 +52,10 @@ die() { printf '%s\n' "$@" >&2; exit 1; }
 # Starts a step of the set-up: its name, then what it is about to do.
 step() { printf '%4ds  %-8s %s\n' "$SECONDS" "$1" "$2"; }
 
+digest() { cat "$@" | sha256sum | cut -d' ' -f1; }
+# stamped FILE VALUE: true when FILE says that VALUE is done.
+stamped() { [ "$(cat "$1" 2>/dev/null)" = "$2" ]; }
+
 # retry WHAT COMMAND...: mirrors and registries fail now and then; a third failure is an answer.
 retry() {
   local what=$1 attempt; shift

@@ -8,7 +8,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { plan } from "./plan.mjs";
-import { Missed, runRound } from "./round.mjs";
+import { runRound } from "./round.mjs";
+import { Missed } from "./scene.mjs";
 import { rng } from "./seed.mjs";
 
 const { values: args } = parseArgs({

@@ -6,7 +6,8 @@ import { EDGES, GUESTS, VICTIMS } from "./edges.mjs";
 
 const [file, page] = process.argv.slice(2);
 const BEGIN = "<!-- results: written by scripts/chaos --page -->", END = "<!-- end of results -->";
-const results = existsSync(file) ? readFileSync(file, "utf8").split("\n").filter(Boolean).map((l) => JSON.parse(l)) : [];
+const lines = existsSync(file) ? readFileSync(file, "utf8").split("\n").filter(Boolean).map((l) => JSON.parse(l)) : [];
+const results = lines.filter((r) => r.edge !== undefined);
 const killed = results.filter((r) => !r.absent);
 
 const bad = (r) => r.survivors.length + r.leftovers.length + r.foreign.length + (r.sweep ? 1 : 0) > 0;
@@ -47,6 +48,16 @@ const failures = wrong.length === 0 ? ["None."] : [
   "| edge | victim | guest | seed | commit | survivors | leftovers | foreign |", "|---|---|---|---|---|---|---|---|",
   ...wrong.map((r) => `| ${r.edge} | ${r.victim} | ${r.guest} | ${r.seed} | ${r.commit} | ${r.survivors} | ${[...r.leftovers, r.sweep ?? ""].join(" ")} | ${r.foreign} |`),
 ];
+
+/** The last of each kind that scripts/chaos --simulation has measured. */
+const last = (kind) => lines.findLast((l) => l[kind] !== undefined)?.[kind];
+const sim = last("simulation"), sweep = last("sweep"), memory = last("memory");
+const simulated = sim === undefined || sweep === undefined || memory === undefined ? ["Not run yet."] : [
+  `- ${sim.lanes} lanes of ${sim.owners} owner processes at a time, at most ${sim.mostAtOnce} at once, seed ${sim.seed}, in ${(sim.ms / 1000).toFixed(1)} s; ${sim.killed} processes killed, ${sim.failures} errors seen by ` +
+    `those that were not. After one more sweep (${(sim.sweepMs / 1000).toFixed(1)} s): ${sim.processes} processes, ${sim.directories} directories, ${sim.openRows} open rows.`,
+  `- A sweep of ${sweep.rows} dead rows with their directories: ${(sweep.ms / 1000).toFixed(1)} s; ${sweep.openRows} open rows and ${sweep.directories} directories left.`,
+  `- Memory of its own that an owner has for each lane: ${memory.kibPerLane} KiB, over ${memory.lanes} lanes.`,
+];
 const versions = [...new Set(killed.map((r) => r.version))], commits = [...new Set(killed.map((r) => r.commit))];
 const text = `
 Version ${versions.join(", ") || "none yet"}, commits ${commits.join(", ") || "none yet"}; seeds are in each line of the results.
@@ -60,6 +71,10 @@ ${matrix.join("\n")}
 Rounds that went badly:
 
 ${failures.join("\n")}
+
+Without VMs (\`scripts/chaos --simulation\`, limactl scripted):
+
+${simulated.join("\n")}
 `;
 
 const old = readFileSync(page, "utf8");
