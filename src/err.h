@@ -143,7 +143,7 @@
     "Use an image whose kernel has the cgroup v2 controllers cpu, memory and pids, or run without that limit.") \
   X(TRANSPORT_UNAVAILABLE, -20055, "This machine or this image does not have the transport that was asked for.", \
     "Use transport: \"auto\"; the port needs QEMU and an image built with a current image/build.") \
-  X(KEEPER_FAILED, -20070, "The process that ends lanes when this one is gone did not start, or did not answer.", \
+  X(KEEPER_FAILED, -20071, "The process that ends lanes when this one is gone did not start, or did not answer.", \
     "See the message and log/keeper.log in the home; no lane is started without its keeper.") \
   X(INTERNAL, -20052, "Something happened that cannot happen.", \
     "This is a bug in Agent Lane; please report it with the message.")

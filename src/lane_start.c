@@ -51,6 +51,7 @@ built(void *data, int status, const al_err_t *err) {
 static void
 kept(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
+  AL_HOOK("kept");
   if (status < 0 || lane->destroy_wanted) step_end(lane, status, err, AL_LANE_ON_CREATED);
   else al_lima_build(&lane->driver->lima, &lane->spec, built, lane);
 }

@@ -8,6 +8,7 @@
 export const EDGES = [
   { name: "registered", phase: "row", text: "the row is written" },
   { name: "creating", phase: "row", text: "before anything is built" },
+  { name: "kept", phase: "row", text: "the keeper has confirmed it" },
   { name: "half-built", phase: "row", text: "_tmp.NAME is there, qemu-img runs" },
   { name: "built", phase: "directory", text: "the directory has its name" },
   { name: "verified", phase: "directory", text: "limactl has read it back" },
