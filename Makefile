@@ -28,7 +28,7 @@ CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o) $(if $(filter hooks,$(VARIANT)),$(B)/ho
 # whole engines on stand-ins, which live from /proc, memfd_create and mount namespaces
 LINUX_ONLY := $(if $(filter linux,$(OS)),,test/c/test_oom_engine.c test/c/test_exhaust.c test/c/test_disk.c test/c/test_simulation.c)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(filter-out $(LINUX_ONLY),$(wildcard test/c/test_*.c)))
-AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/sha256.c src/tmp_name.c
+AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/pacing.c src/sha256.c src/tmp_name.c
 # what the C tests drive: the shipped agent, or the one with sanitizers (Linux only)
 AGENT_TEST := $(if $(filter linux,$(OS)),$(if $(filter asan,$(VARIANT)),$(B)/agent,prebuilds/guest/agent-$(shell uname -m)))
 KEEPER_SRC := $(filter-out src/keeper/%_$(OTHER).c,$(wildcard src/keeper/*.c)) src/teardown.c src/lima_procs.c src/seal.c src/names.c \
@@ -101,7 +101,7 @@ VALGRINDED := $(filter-out $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk
 check-valgrind: $(VALGRINDED) $(AGENT_TEST)
 	AL_AGENT=$(AGENT_TEST) WRAP="$(VALGRIND)" scripts/run-c-tests $(VALGRINDED)
 # the agent with sanitizers, for its own tests
-$(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h src/tmp_name.h
+$(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/pacing.h src/sha256.h src/tmp_name.h
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fPIC,$(CFLAGS)) -o $@ $(AGENT_SRC) $(LDFLAGS)
 
@@ -119,7 +119,7 @@ $(B)/test_keeper $(B)/test_keeper_link $(B)/test_oom_engine $(B)/test_exhaust $(
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)
 AGENT_CC_x86_64 ?= musl-gcc
 AGENT_CC_aarch64 ?= aarch64-linux-gnu-gcc
-prebuilds/guest/agent-%: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/sha256.h src/tmp_name.h
+prebuilds/guest/agent-%: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/pacing.h src/sha256.h src/tmp_name.h
 	@mkdir -p $(@D)
 	$(AGENT_CC_$*) $(AGENT_FLAGS) -o $@ $(AGENT_SRC)
 $(PRE)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)

@@ -90,6 +90,7 @@ on_ack(al_chan_t *c, const al_frame_t *f) {
     return;
   }
   c->acked = n;
+  al_pacing_acked(&c->pacing, n, uv_hrtime());
   c->stalled_at = 0;
   al__stream_forget(c, n);
 }

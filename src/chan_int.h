@@ -5,6 +5,7 @@
 
 #include "buf.h"
 #include "chan.h"
+#include "pacing.h"
 #include "queue.h"
 
 /* Theory of operation.
@@ -30,7 +31,6 @@
 #define AL_WRITE_HOLD 4096u       /* fewer are cheaper to copy than to send from where they are */
 #define AL_WRITE_HELD (AL_WRITE_MAX / AL_WRITE_HOLD)
 #define AL_READ_MAX 262144u       /* read buffer: four frames of nearly the largest size */
-#define AL_ACK_EVERY 65536u       /* acknowledge when that many bytes came, as the protocol asks */
 #define AL_ACK_LATEST 131072u     /* a fast channel is told less often: each frame to an emulated guest costs it 0.2 ms */
 #define AL_ACK_FAST_MS 4          /* a channel is fast that brings AL_ACK_EVERY in less; */
 #define AL_ACK_WAIT_MS 1          /* then the rest is waited for that long */
@@ -86,6 +86,7 @@ struct al_chan_s {
   al_buf_t ctl;
   al_write_t *w;
   uint64_t sent, acked;
+  al_pacing_t pacing;
   bool blocked;          /* the last fill stopped for want of acknowledgements */
   /* deadlines, in ms of the monotonic clock; 0 = none */
   uint64_t hello_due, config_due, clock_due;

@@ -19,7 +19,7 @@ al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const v
 
 static int64_t
 pace_left(const al_chan_t *c) {
-  return (int64_t) AL_PACING_DEFAULT - (int64_t) (c->sent - c->acked);
+  return (int64_t) c->pacing.most - (int64_t) (c->sent - c->acked);
 }
 
 static int64_t
@@ -37,7 +37,9 @@ space(const al_chan_t *c) {
 /* Something has to wait; remembers it when it waits for the guest's acknowledgement and not for our own buffer. */
 static bool
 wait_for_room(al_chan_t *c) {
-  if (pace_left(c) < buffer_left(c)) c->blocked = true;
+  if (pace_left(c) >= buffer_left(c)) return false;
+  c->blocked = true;
+  al_pacing_full(&c->pacing, c->sent, uv_hrtime());
   return false;
 }
 

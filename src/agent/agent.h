@@ -12,7 +12,6 @@
 #define AL_AGENT_BUILD "agent-lane agent 0.1.0"
 #define AL_CHUNK 61440u            /* largest DATA payload the agent sends: fifteen pages, see io.c */
 #define AL_PIPE 262144u            /* what a command's pipe holds, where the kernel allows it */
-#define AL_ACK_EVERY 65536u        /* acknowledge at the latest after this many bytes read */
 #define AL_CREDIT_EVERY 65536u     /* give stdin credit back in portions of this size */
 #define AL_PONGS_MAX 64            /* pings not answered yet; more is fatal */
 #define AL_HELLO_MS 30000          /* how long the host may take to say HELLO */

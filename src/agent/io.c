@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The channel's two buffers: frames in, frames out, and the pacing of the whole channel. */
 #include "agent.h"
+#include "pacing.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -16,12 +17,7 @@
 #define SPLICE_LEAST 16384u /* fewer are copied faster than moved */
 #define FRAMED_PLACES 32    /* pages in `framed`: one more than `held` has, which is 16 */
 
-/* What may be unacknowledged follows the time that the channel takes to deliver it, for that is what a ping waits. It
- * stays above what a host may leave unacknowledged for good. */
-#define PACING_LEAST (AL_ACK_EVERY + 16384u)
 #define CRUMB 32768u
-#define PACING_STEP 16384u
-#define SLOW_NS 8000000u
 
 static uint8_t in_buf[IN_SIZE];
 static size_t in_off, in_len;
@@ -31,8 +27,7 @@ static uint64_t in_total, in_acked;
 static uint8_t out_buf[OUT_SIZE];
 static size_t out_off, out_len;
 static uint64_t out_total, out_acked;
-static uint32_t pacing = AL_PACING_DEFAULT;
-static uint64_t full_total, full_ns; /* out_total when nothing more might go, and since when; 0 = not so */
+static al_pacing_t pacing = {.most = AL_PACING_DEFAULT};
 /* On the way from a command's pipe into the channel: its bytes, then behind their header. Empty between calls. */
 static int held[2] = {-1, -1}, framed[2] = {-1, -1};
 
@@ -95,7 +90,7 @@ al_io_frame(uint32_t stream, uint8_t type, uint8_t flags, const void *payload, u
 /* Crumbs are not worth a frame; but what a host has read and need not acknowledge must not stop us. */
 static uint32_t
 least(void) {
-  uint32_t half = (pacing - AL_ACK_EVERY) / 2;
+  uint32_t half = (pacing.most - AL_ACK_EVERY) / 2;
   return half < CRUMB ? half : CRUMB;
 }
 
@@ -103,19 +98,12 @@ uint32_t
 al_io_data_room(void) {
   uint64_t unacked = out_total - out_acked;
   if (out_len >= OUT_DATA_MAX) return 0;
-  if (unacked + AL_FRAME_HEADER + least() > pacing) {
-    if (full_ns == 0) full_ns = al_main_now(), full_total = out_total;
+  if (unacked + AL_FRAME_HEADER + least() > pacing.most) {
+    if (pacing.full_ns == 0) al_pacing_full(&pacing, out_total, al_main_now());
     return 0;
   }
-  uint64_t room = pacing - AL_FRAME_HEADER - unacked;
+  uint64_t room = pacing.most - AL_FRAME_HEADER - unacked;
   return room > AL_CHUNK ? AL_CHUNK : (uint32_t) room;
-}
-
-/* A step each time: one busy moment of the host is no slow channel. */
-static void
-pace(uint64_t ns) {
-  if (ns > SLOW_NS) pacing = pacing > PACING_LEAST + PACING_STEP ? pacing - PACING_STEP : PACING_LEAST;
-  else if (ns < SLOW_NS / 2 && pacing < AL_PACING_MAX) pacing += PACING_STEP;
 }
 
 void
@@ -123,9 +111,7 @@ al_io_acked(uint64_t total) {
   if (total <= out_acked || total > out_total)
     al_stop_reject(AL_REJECT_PROTOCOL, "ACK of bytes that were not sent, or of no more than before");
   out_acked = total;
-  if (full_ns == 0 || total < full_total - AL_ACK_EVERY) return;
-  pace(al_main_now() - full_ns);
-  full_ns = 0;
+  if (pacing.full_ns != 0) al_pacing_acked(&pacing, total, al_main_now());
 }
 
 void

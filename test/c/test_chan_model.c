@@ -268,7 +268,7 @@ sweep(bool all) {
         break;
     }
   }
-  if (!closed) CHECK(chan->sent - chan->acked <= AL_PACING_DEFAULT, "the host sent beyond the pacing");
+  if (!closed) CHECK(chan->sent - chan->acked <= AL_PACING_MAX, "the host sent beyond the pacing");
   CHECK(!sim_broken, sim_broken);
   CHECK(!sim_agent_code, sim_agent_text);
   return sim_progress != before;

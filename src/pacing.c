@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pacing follows the time that the channel takes to deliver what is on its way, for that is what a ping waits. */
+#include "pacing.h"
+
+#define STEP 16384u /* each time: one busy moment of the other end is no slow channel */
+#define SLOW_NS 8000000u
+
+void
+al_pacing_full(al_pacing_t *p, uint64_t total, uint64_t now_ns) {
+  if (p->full_ns != 0) return;
+  p->full_total = total;
+  p->full_ns = now_ns;
+}
+
+void
+al_pacing_acked(al_pacing_t *p, uint64_t total, uint64_t now_ns) {
+  if (p->full_ns == 0 || total + AL_ACK_EVERY < p->full_total) return;
+  uint64_t ns = now_ns - p->full_ns;
+  p->full_ns = 0;
+  if (ns > SLOW_NS) p->most = p->most > AL_PACING_LEAST + STEP ? p->most - STEP : AL_PACING_LEAST;
+  else if (ns < SLOW_NS / 2 && p->most < AL_PACING_MAX) p->most += STEP;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pacing: how much a sender of the channel leaves unacknowledged. Both ends keep to it, each in its own direction. */
+#ifndef AL_PACING_H
+#define AL_PACING_H
+
+#include "frame.h"
+
+typedef struct al_pacing_s {
+  uint32_t most;       /* bytes that may be unacknowledged now; begins as AL_PACING_DEFAULT */
+  uint64_t full_total; /* what was sent in all when nothing more might go, */
+  uint64_t full_ns;    /* and when that was; 0 = more may go */
+} al_pacing_t;
+
+/* Nothing more may go; `total`: bytes sent so far. The first call counts until the acknowledgement. */
+void
+al_pacing_full(al_pacing_t *p, uint64_t total, uint64_t now_ns);
+/* The other end has read `total` bytes. */
+void
+al_pacing_acked(al_pacing_t *p, uint64_t total, uint64_t now_ns);
+
+#endif

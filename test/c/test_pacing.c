@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the pacing that both ends of the channel share. */
+#include "al_test.h"
+#include "pacing.h"
+
+#define MS 1000000u
+
+static void
+test_pacing_grows_while_fast_and_stops_at_the_largest(void **state) {
+  (void) state;
+  al_pacing_t p = {.most = AL_PACING_DEFAULT};
+  uint64_t total = 0, now = MS;
+  for (int i = 0; i < 40; i++) {
+    al_pacing_full(&p, total += p.most, now);
+    al_pacing_acked(&p, total, now += MS);
+  }
+  assert_int_equal(p.most, AL_PACING_MAX);
+}
+
+static void
+test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged(void **state) {
+  (void) state;
+  al_pacing_t p = {.most = AL_PACING_MAX};
+  uint64_t total = 0, now = MS;
+  for (int i = 0; i < 40; i++) {
+    al_pacing_full(&p, total += p.most, now);
+    al_pacing_acked(&p, total, now += 9 * MS);
+  }
+  assert_int_equal(p.most, AL_PACING_LEAST);
+  assert_true(p.most > AL_ACK_EVERY);
+}
+
+static void
+test_pacing_counts_from_the_first_full_to_nearly_all(void **state) {
+  (void) state;
+  al_pacing_t p = {.most = AL_PACING_DEFAULT};
+  al_pacing_acked(&p, 1 << 20, 5 * MS); /* never full: nothing is learnt */
+  assert_int_equal(p.most, AL_PACING_DEFAULT);
+  al_pacing_full(&p, 1 << 21, 10 * MS);
+  al_pacing_full(&p, 1 << 22, 18 * MS); /* still full: not a new beginning */
+  al_pacing_acked(&p, (1 << 21) - AL_ACK_EVERY - 1, 19 * MS);
+  assert_int_equal(p.most, AL_PACING_DEFAULT);
+  al_pacing_acked(&p, (1 << 21) - AL_ACK_EVERY, 19 * MS); /* the rest need not be acknowledged: 9 ms */
+  assert_true(p.most < AL_PACING_DEFAULT);
+  uint32_t less = p.most;
+  al_pacing_full(&p, 1 << 23, 30 * MS);
+  al_pacing_acked(&p, 1 << 23, 36 * MS); /* neither fast nor slow */
+  assert_int_equal(p.most, less);
+}
+
+int
+main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_pacing_grows_while_fast_and_stops_at_the_largest),
+    cmocka_unit_test(test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged),
+    cmocka_unit_test(test_pacing_counts_from_the_first_full_to_nearly_all),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
