@@ -50,7 +50,7 @@ typedef struct al_xfer_limits_s {
  * changed. Modes, times of the last change, links, hard links and holes are kept, setuid and setgid of files, owners,
  * extended attributes and ACLs are not. Links below host_path are copied as links, host_path itself is followed, and
  * so is guest_path when a directory comes and it is a link to one.
- * Sockets, FIFOs, devices, and paths of more than 4,096 bytes below host_path: AL_ESOURCE_UNSUPPORTED;
+ * Sockets, FIFOs, devices, files of more than 1 PiB, and paths of more than 4,096 bytes below host_path: AL_ESOURCE_UNSUPPORTED;
  * AL_ESOURCE_MISSING; AL_ESOURCE_UNREADABLE; AL_ECOPY_IN_FAILED with the guest's reason. A file that changes its size
  * while it is read arrives with the size it had when it was opened, see `changed`. After
  * any failure the guest is as it was, but for a disk that fails while things are put in place. `ignore` are

@@ -66,20 +66,35 @@ al__pipe_broken(al_pipe_t *p);
 void
 al__pipe_deinit(al_pipe_t *p); /* after the async is closed */
 
+/* The files of a tree that have several names. All zero but paths.cap at the start: `paths` is bounded. */
+#define AL_LINKS_MAX 0x7fffffffu
+
+typedef struct al_link_s al_link_t;
+typedef struct al_links_s {
+  al_link_t *slots;
+  size_t room, len; /* of the slots: a power of two; taken ones */
+  al_buf_t paths;
+} al_links_t;
+
+/* 1: the file came before, as *first (valid until the next call); 0: it is new, and known as `path` from now on; -ENOMEM */
+int
+al__links_first(al_links_t *l, const struct stat *st, const char *path, const char **first);
+void
+al__links_deinit(al_links_t *l);
+
 /* The writer of a pax archive into a pipe: begin, what it is, header, data. Everything blocks; worker thread. 0,
  * -ENOMEM, -ECANCELED (the pipe was broken), or -EINVAL with `why`. */
 #define AL_PAX_BLOCK 131072u
 
 struct archive;
 struct archive_entry;
-struct archive_entry_linkresolver;
 
 typedef struct al_pax_s {
   al_pipe_t *pipe;
   const al_xfer_stats_t *stats;
   struct archive *a;
   struct archive_entry *entry;
-  struct archive_entry_linkresolver *links;
+  al_links_t links;
   uint8_t *block; /* AL_PAX_BLOCK bytes, of which len are used; NULL between two */
   size_t len;
   int failed;     /* the first failure; nothing goes into the pipe after it */
@@ -92,8 +107,9 @@ int
 al__pax_close(al_pax_t *x, bool whole); /* whole: with the archive's end; always frees, also after a failed open */
 void
 al__pax_begin(al_pax_t *x, const char *path, const struct stat *st);
+/* Of what has several names, once it has begun: whether it is another name of what came before, and will have no data. */
 bool
-al__pax_linked(al_pax_t *x); /* it is another name of a file that came before, and will have no data */
+al__pax_linked(al_pax_t *x, const char *path, const struct stat *st);
 void
 al__pax_symlink(al_pax_t *x, const char *target);
 void

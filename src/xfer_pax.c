@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define ROOM_LEAST 4096u /* less at the end of a block is not worth a read */
+#define TIME_MOST (INT64_MAX / 16) /* seconds before or after 1970 */
 #define WHOLE 32768u     /* what is smaller is read at once */
 
 static int
@@ -58,12 +59,10 @@ checked(al_pax_t *x, bool ok) {
 
 int
 al__pax_open(al_pax_t *x, al_pipe_t *pipe, const al_xfer_stats_t *stats) {
-  *x = (al_pax_t){ .pipe = pipe, .stats = stats };
+  *x = (al_pax_t){ .pipe = pipe, .stats = stats, .links.paths.cap = AL_LINKS_MAX };
   x->a = archive_write_new();
   x->entry = archive_entry_new();
-  x->links = archive_entry_linkresolver_new();
-  if (!x->a || !x->entry || !x->links) return -ENOMEM;
-  archive_entry_linkresolver_set_strategy(x->links, ARCHIVE_FORMAT_TAR_PAX_INTERCHANGE);
+  if (!x->a || !x->entry) return -ENOMEM;
   /* Names are bytes: whatever locale the process has, they must not be converted. Without blocks of its own libarchive
    * gives us everything at once. */
   bool ok = archive_write_set_format_pax(x->a) == ARCHIVE_OK && archive_write_add_filter_none(x->a) == ARCHIVE_OK &&
@@ -84,13 +83,14 @@ al__pax_close(al_pax_t *x, bool whole) {
   if (x->failed == 0) x->failed = -ECANCELED;
   if (x->a) archive_write_free(x->a);
   if (x->entry) archive_entry_free(x->entry);
-  if (x->links) archive_entry_linkresolver_free(x->links);
+  al__links_deinit(&x->links);
   al_free(x->block);
   return r;
 }
 
 /* Names of users, inode numbers, times other than the last change and extended attributes stay on the host. setuid and
- * setgid of a file mean its owner, who is another there. */
+ * setgid of a file mean its owner, who is another there. A time that only 64 bits can say has too many digits for readers;
+ * what file systems keep ends long before. */
 void
 al__pax_begin(al_pax_t *x, const char *path, const struct stat *st) {
   struct archive_entry *e = archive_entry_clear(x->entry);
@@ -99,7 +99,8 @@ al__pax_begin(al_pax_t *x, const char *path, const struct stat *st) {
   archive_entry_set_gid(e, 0);
   if (S_ISREG(st->st_mode)) archive_entry_set_perm(e, st->st_mode & 0777);
   /* Before 1970 libarchive gets the fraction wrong, which it writes after the sign. */
-  if (st->st_mtime < 0) archive_entry_set_mtime(e, st->st_mtime, 0);
+  if (st->st_mtime < 0) archive_entry_set_mtime(e, st->st_mtime < -TIME_MOST ? -TIME_MOST : st->st_mtime, 0);
+  if (st->st_mtime > TIME_MOST) archive_entry_set_mtime(e, TIME_MOST, 0);
   archive_entry_unset_atime(e);
   archive_entry_unset_ctime(e);
   archive_entry_unset_birthtime(e);
@@ -107,10 +108,14 @@ al__pax_begin(al_pax_t *x, const char *path, const struct stat *st) {
 }
 
 bool
-al__pax_linked(al_pax_t *x) {
-  struct archive_entry *spare = NULL;
-  archive_entry_linkify(x->links, &x->entry, &spare);
-  return archive_entry_hardlink(x->entry) != NULL;
+al__pax_linked(al_pax_t *x, const char *path, const struct stat *st) {
+  const char *first;
+  int r = al__links_first(&x->links, st, path, &first);
+  if (r < 0 && x->failed == 0) x->failed = r; /* the header says it */
+  if (r != 1) return false;
+  archive_entry_unset_size(x->entry);
+  archive_entry_copy_hardlink(x->entry, first);
+  return true;
 }
 
 void

@@ -13,6 +13,7 @@
  * runs, and in somebody else's process that directory is not ours to change. */
 
 #define DEPTH_MAX 500      /* nested directories; each holds a descriptor while it is walked */
+#define SIZE_MOST (1ll << 50) /* of a file: more than any disk of a guest, and no end of zeros to count through */
 #define RANGES_MAX 4096    /* a file with more holes is sent without them */
 #define HOLE_LEAST 4096    /* no file system's holes are smaller */
 #define PATH_SHOWN 400     /* of a longer path both ends are in a message, so that there is room for the reason */
@@ -47,6 +48,18 @@ unreadable(walk_t *w, int error) {
   return refuse(w, AL_ESOURCE_UNREADABLE, strerror(error));
 }
 
+static int
+changed(walk_t *w) {
+  return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
+}
+
+/* Of an entry that is not any more what it was when its directory was read. */
+static int
+lost(walk_t *w, int error) {
+  if (error == ENOENT) return 0; /* gone: not in the tree */
+  return error == ELOOP || error == ENXIO || error == ENOTDIR || error == EINVAL ? changed(w) : unreadable(w, error);
+}
+
 /* What the writer says: -ECANCELED goes up without a text, since the pipe was broken by somebody who has one. */
 static int
 written(walk_t *w, int r) {
@@ -70,7 +83,8 @@ typedef struct source_s {
 } source_t;
 
 /* Bytes [at, at + n) of a file. Where it has ended, zeros take the place of what was announced. One byte more is asked
- * for at the end: whether there is one tells that the file has grown, without another system call. */
+ * for at the end: whether there is one tells that the file has grown, without another system call. So there must be room
+ * for it: an end that would just fit takes two reads. */
 static int
 put_bytes(walk_t *w, source_t *s, off_t at, off_t n) {
   while (n > 0) {
@@ -78,7 +92,8 @@ put_bytes(walk_t *w, source_t *s, off_t at, off_t n) {
     size_t room;
     int r = al__pax_room(&w->pax, (uint64_t) n, &p, &room);
     if (r < 0) return written(w, r);
-    size_t want = (off_t) room > n ? (size_t) n + (at + n == s->size) : room;
+    bool last = at + n == s->size;
+    size_t want = (off_t) room > n ? (size_t) n + last : room - (last && (off_t) room == n);
     ssize_t got = s->ended ? 0 : pread(s->fd, p, want, at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return unreadable(w, errno);
@@ -159,6 +174,7 @@ put_content(walk_t *w, int fd, const struct stat *st) {
   source_t s = { .fd = fd, .size = st->st_size };
   AL_AUTO_FREE range_t *ranges = NULL;
   size_t count = 1;
+  if (st->st_size > SIZE_MOST) return refuse(w, AL_ESOURCE_UNSUPPORTED, "it is larger than a pebibyte");
   if (st->st_size > HOLE_LEAST && st->st_blocks < (st->st_size + 511) / 512) {
     ranges = al_calloc(RANGES_MAX, sizeof *ranges);
     if (!ranges) return unreadable(w, ENOMEM);
@@ -185,13 +201,11 @@ static int
 put_file(walk_t *w, int dir, const char *name) {
   struct stat st;
   AL_AUTO_FD int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-  if (fd < 0 && errno == ENOENT) return 0; /* gone: not in the tree */
-  if (fd < 0 && (errno == ELOOP || errno == ENXIO))
-    return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
-  if (fd < 0 || fstat(fd, &st) < 0) return unreadable(w, errno);
-  if (!S_ISREG(st.st_mode)) return refuse(w, AL_ESOURCE_UNREADABLE, "it changed while it was read");
+  if (fd < 0) return lost(w, errno);
+  if (fstat(fd, &st) < 0) return unreadable(w, errno);
+  if (!S_ISREG(st.st_mode)) return changed(w);
   al__pax_begin(&w->pax, archive_path(w), &st);
-  if (st.st_nlink > 1 && al__pax_linked(&w->pax)) return put_header(w);
+  if (st.st_nlink > 1 && al__pax_linked(&w->pax, archive_path(w), &st)) return put_header(w);
   return put_content(w, fd, &st);
 }
 
@@ -199,12 +213,12 @@ static int
 put_link(walk_t *w, int dir, const char *name, const struct stat *st) {
   char target[AL_PATH_MAX + 1];
   ssize_t n = readlinkat(dir, name, target, sizeof target);
-  if (n < 0) return unreadable(w, errno);
+  if (n < 0) return lost(w, errno);
   if (n == (ssize_t) sizeof target) return unreadable(w, ENAMETOOLONG);
   target[n] = 0;
   al__pax_begin(&w->pax, archive_path(w), st);
   al__pax_symlink(&w->pax, target);
-  if (st->st_nlink > 1) (void) al__pax_linked(&w->pax); /* the header says it */
+  if (st->st_nlink > 1) (void) al__pax_linked(&w->pax, archive_path(w), st); /* the header says it */
   return put_header(w);
 }
 
@@ -237,8 +251,7 @@ put_any(walk_t *w, int dir, const struct dirent *e) {
   if (w->path.len - 2 > AL_PATH_MAX) return refuse(w, AL_ESOURCE_UNSUPPORTED, "its path is longer than 4096 bytes");
   /* A file is opened anyway, which says the rest. */
   bool is_file = e->d_type == DT_REG;
-  if (!is_file && fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-    return errno == ENOENT ? 0 : unreadable(w, errno); /* gone: not in the tree */
+  if (!is_file && fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return lost(w, errno);
   if (al_ignore_matches(w->t->ignore, path, S_ISDIR(st.st_mode))) return 0;
   if (is_file || S_ISREG(st.st_mode)) return put_file(w, dir, name);
   if (S_ISLNK(st.st_mode)) return put_link(w, dir, name, &st);
@@ -247,7 +260,7 @@ put_any(walk_t *w, int dir, const struct dirent *e) {
     return refuse(w, AL_ESOURCE_UNSUPPORTED, S_ISFIFO(st.st_mode) ? "is a FIFO" : "is a device");
   if (w->depth >= DEPTH_MAX) return refuse(w, AL_ESOURCE_UNSUPPORTED, "directories are nested too deeply");
   int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  return fd < 0 ? unreadable(w, errno) : put_dir(w, fd);
+  return fd < 0 ? lost(w, errno) : put_dir(w, fd);
 }
 
 /* Takes the descriptor. w->path is the directory's own; after a failure it is that of what failed. */

@@ -3,6 +3,7 @@
  * other programs read out of our archive. */
 #include "sha256.h"
 #include "xfer_test.h"
+#include "memory.h"
 #include <fcntl.h>
 
 /* ---- a manifest: type, mode, time, size, link, names, content and holes of everything ---- */
@@ -166,6 +167,34 @@ test_xfer_in_tree_arrives_as_it_was(void **state) {
   rig_end(&r);
 }
 
+/* A store of packages that is linked into a tree, as pnpm does it: names of one file stay so, and what is kept of each
+ * is little. */
+static void
+test_xfer_in_tree_of_links_takes_little_memory(void **state) {
+  (void) state;
+  START(r);
+  enum { FILES = 20000, MOST = 24 << 20 };
+  outcome_t o;
+  sh(&r, "mkdir -p store from/package from/again");
+  int dirs[] = { open_dir(path(&r, "store")), open_dir(path(&r, "from/package")), open_dir(path(&r, "from/again")) };
+  for (int i = 0; i < FILES; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "some-usual-name-of-a-module-%d.js", i);
+    int fd = openat(dirs[0], name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    assert_true(fd >= 0 && write(fd, name, 1) == 1 && close(fd) == 0);
+    for (int k = 1; k < (i < 1000 ? 3 : 2); k++) assert_int_equal(linkat(dirs[0], name, dirs[k], name, 0), 0);
+  }
+  bool measured = memory_reset();
+  size_t before = memory("VmRSS:");
+  copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
+  assert_ok(&o);
+  size_t peak = memory("VmHWM:");
+  if (measured && peak > before + MOST) fail_msg("memory grew by %zu KiB", (peak - before) >> 10);
+  sh(&r, "test $(find to -type f | wc -l) = 21000 && test $(find to -type f -links 2 | wc -l) = 2000 && diff -r from to");
+  for (int i = 0; i < 3; i++) close(dirs[i]);
+  rig_end(&r);
+}
+
 /* ---- paths that are too long, or too deep ---- */
 
 static void
@@ -285,6 +314,7 @@ int
 main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_xfer_in_tree_arrives_as_it_was),
+    cmocka_unit_test(test_xfer_in_tree_of_links_takes_little_memory),
     cmocka_unit_test(test_xfer_in_long_paths_are_refused_with_the_path),
     cmocka_unit_test(test_xfer_in_archive_is_read_by_other_programs),
   };
