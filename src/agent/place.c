@@ -19,6 +19,7 @@
 
 #define DIR_FLAGS (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 #define TRIES 100
+#define ROUNDS 100 /* through a directory that should be empty by then; in one there may be more than a round gives */
 #define RENAME_NOREPLACE_ 1
 
 static char
@@ -68,7 +69,8 @@ empty(int fd) {
   if (fstat(fd, &st) == 0 && (st.st_mode & 0700) != 0700) (void) fchmod(fd, 0700);
   DIR *d = list(fd);
   if (d == NULL) return;
-  for (bool any = true; any;) {
+  bool any = true;
+  for (int round = 0; any && round < ROUNDS; round++) {
     any = false;
     rewinddir(d);
     for (struct dirent *e; (e = next(d)) != NULL;) {
@@ -308,18 +310,20 @@ merge_one(al_place_t *p, int from, int to, const struct dirent *e) {
   return r;
 }
 
-/* Until nothing is left: a directory that changes while it is read may not give everything at once. */
+/* Until nothing is left: a directory that changes while it is read may not give everything at once. What comes back again
+ * and again is somebody else's doing (a name of the very file that is at its place, which no rename moves). */
 static int
 move_all(al_place_t *p, int from, int to) {
   int r = 0;
   DIR *d = list(from);
   if (d == NULL) return -errno;
-  for (bool any = true; any && r == 0;) {
+  bool any = true;
+  for (int round = 0; any && r == 0; round++) {
     any = false;
     rewinddir(d);
     for (struct dirent *e; r == 0 && (e = next(d)) != NULL;) {
       size_t len = deeper(p, e->d_name);
-      r = merge_one(p, from, to, e);
+      r = round < ROUNDS ? merge_one(p, from, to, e) : -EBUSY;
       if (r == 0) p->at[len] = 0;
       any = true;
     }

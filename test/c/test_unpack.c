@@ -247,6 +247,23 @@ test_unpack_removes_siblings_that_nobody_holds(void **state) {
   sh("test ! -e " NAME("1"));
 }
 
+/* A rename of one name of a file over another does nothing: who links what has come into the target must not keep us at it
+ * for ever. */
+static void
+test_unpack_ends_when_what_comes_is_there_already(void **state) {
+  (void) state;
+  tar_put(&tar, '0', "f", "", 0644, "new", 3);
+  tar_put(&tar, '0', "g", "", 0644, "new", 3);
+  tar_end(&tar);
+  assert_int_equal(unpack_made("tree", "to"), 0);
+  sh("printf old > to/f && mkfifo p && { timeout -s KILL 20 \"$AL_AGENT\" --unpack '' tree %s/to < p 2>said & } && exec 3>p && head -c 1024 archive >&3"
+     " && while ! test -s .agent-lane-*.tmp/f; do sleep 0.01; done && ln -f .agent-lane-*.tmp/f to/f && tail -c +1025 archive >&3 && exec 3>&-"
+     " && { wait $! || true; } && test \"$(cat to/f to/g)\" = newnew", dir);
+  slurp("said", said, sizeof said);
+  assert_non_null(strstr(said, "/to/f: "));
+  assert_int_equal(leftovers(), 0);
+}
+
 static void
 test_unpack_says_what_failed_and_where(void **state) {
   (void) state;
@@ -339,6 +356,7 @@ main(void) {
     TEST(test_unpack_needs_the_whole_archive),
     TEST(test_unpack_keeps_modes_and_makes_what_is_not_named),
     TEST(test_unpack_removes_siblings_that_nobody_holds),
+    TEST(test_unpack_ends_when_what_comes_is_there_already),
     TEST(test_unpack_says_what_failed_and_where),
     TEST(test_unpack_works_where_only_the_target_is_writable),
     TEST(test_unpack_reads_what_others_write),
