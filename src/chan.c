@@ -14,6 +14,7 @@
 #define TICKS 5 /* the clock looks at least this often in the time of one ping, while something is owed */
 #define CLOCK_STEP_NS 1000000000   /* the guest is told at once when the host's clock has moved by more against time */
 #define CLOCK_EVERY_NS 10000000000u /* and else as often, since a starved or stopped guest misses time */
+#define SLOW_NS (2 * (uint64_t) AL_PACING_SLOW_NS) /* fewer things wait behind our data than behind the guest's */
 
 uint64_t
 al__chan_now(void) {
@@ -288,7 +289,7 @@ al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *c
   uv_timer_init(loop, &c->ack);
   c->turn.data = c->clock.data = c->ack.data = c;
   c->handles = 3;
-  c->pacing.most = AL_PACING_DEFAULT;
+  c->pacing = (al_pacing_t) { .most = AL_PACING_DEFAULT, .slow_ns = SLOW_NS };
   c->rx_at = al__chan_now();
   c->hello_due = c->rx_at + c->opts.handshake_ms;
   al__chan_rearm(c);

@@ -3,7 +3,6 @@
 #include "pacing.h"
 
 #define STEP 16384u /* each time: one busy moment of the other end is no slow channel */
-#define SLOW_NS 8000000u
 
 void
 al_pacing_full(al_pacing_t *p, uint64_t total, uint64_t now_ns) {
@@ -17,6 +16,6 @@ al_pacing_acked(al_pacing_t *p, uint64_t total, uint64_t now_ns) {
   if (p->full_ns == 0 || total + AL_ACK_EVERY < p->full_total) return;
   uint64_t ns = now_ns - p->full_ns;
   p->full_ns = 0;
-  if (ns > SLOW_NS) p->most = p->most > AL_PACING_LEAST + STEP ? p->most - STEP : AL_PACING_LEAST;
-  else if (ns < SLOW_NS / 2 && p->most < AL_PACING_MAX) p->most += STEP;
+  if (ns > p->slow_ns) p->most = p->most > AL_PACING_LEAST + STEP ? p->most - STEP : AL_PACING_LEAST;
+  else if (ns < p->slow_ns / 2 && p->most < AL_PACING_MAX) p->most += STEP;
 }

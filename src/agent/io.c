@@ -27,7 +27,7 @@ static uint64_t in_total, in_acked;
 static uint8_t out_buf[OUT_SIZE];
 static size_t out_off, out_len;
 static uint64_t out_total, out_acked;
-static al_pacing_t pacing = {.most = AL_PACING_DEFAULT};
+static al_pacing_t pacing = {.most = AL_PACING_DEFAULT, .slow_ns = AL_PACING_SLOW_NS};
 /* On the way from a command's pipe into the channel: its bytes, then behind their header. Empty between calls. */
 static int held[2] = {-1, -1}, framed[2] = {-1, -1};
 

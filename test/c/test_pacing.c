@@ -8,7 +8,7 @@
 static void
 test_pacing_grows_while_fast_and_stops_at_the_largest(void **state) {
   (void) state;
-  al_pacing_t p = {.most = AL_PACING_DEFAULT};
+  al_pacing_t p = {.most = AL_PACING_DEFAULT, .slow_ns = AL_PACING_SLOW_NS};
   uint64_t total = 0, now = MS;
   for (int i = 0; i < 40; i++) {
     al_pacing_full(&p, total += p.most, now);
@@ -20,7 +20,7 @@ test_pacing_grows_while_fast_and_stops_at_the_largest(void **state) {
 static void
 test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged(void **state) {
   (void) state;
-  al_pacing_t p = {.most = AL_PACING_MAX};
+  al_pacing_t p = {.most = AL_PACING_MAX, .slow_ns = AL_PACING_SLOW_NS};
   uint64_t total = 0, now = MS;
   for (int i = 0; i < 40; i++) {
     al_pacing_full(&p, total += p.most, now);
@@ -33,7 +33,7 @@ test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged(void **
 static void
 test_pacing_counts_from_the_first_full_to_nearly_all(void **state) {
   (void) state;
-  al_pacing_t p = {.most = AL_PACING_DEFAULT};
+  al_pacing_t p = {.most = AL_PACING_DEFAULT, .slow_ns = AL_PACING_SLOW_NS};
   al_pacing_acked(&p, 1 << 20, 5 * MS); /* never full: nothing is learnt */
   assert_int_equal(p.most, AL_PACING_DEFAULT);
   al_pacing_full(&p, 1 << 21, 10 * MS);
