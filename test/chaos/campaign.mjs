@@ -8,8 +8,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { plan } from "./plan.mjs";
+import { runFault } from "./fault.mjs";
 import { runRound } from "./round.mjs";
 import { Missed } from "./scene.mjs";
+import { isBad } from "./results.mjs";
 import { rng } from "./seed.mjs";
 
 const { values: args } = parseArgs({
@@ -43,15 +45,15 @@ async function one(slot, round) {
   const began = Date.now();
   for (let attempt = 0; ; attempt++) {
     try {
-      const result = await runRound(slot, { ...round, random: rng(round.seed), lifeMs: round.lifeMs * (1 + attempt) });
-      const bad = !result.absent && [...result.survivors, ...result.leftovers, ...result.foreign, ...(result.sweep ? [1] : [])].length > 0;
+      const result = await (round.edge === "fault" ? runFault : runRound)(slot, { ...round, random: rng(round.seed), lifeMs: round.lifeMs * (1 + attempt) });
+      const bad = !result.absent && isBad(result);
       counts[result.absent ? "absent" : bad ? "failed" : "passed"]++;
       appendFileSync(file, `${JSON.stringify({ version, commit: env.CHAOS_COMMIT, ...result })}\n`);
       const took = `${((Date.now() - began) / 1000).toFixed(1)} s`;
       if (result.absent) console.log(`absent  ${what}, ${took}`);
       else
         console.log(`${bad ? "FAILED" : "ok"}\t${what}${round.victim === "any" ? `, the ${result.victim}` : ""}: ${result.outcome}, gone after ${result.ms} ms, ${took}` +
-            (bad ? ` ${JSON.stringify({ seed: round.seed, survivors: result.survivors, leftovers: result.leftovers, foreign: result.foreign, sweep: result.sweep })}` : ""));
+            (bad ? ` ${JSON.stringify({ seed: round.seed, survivors: result.survivors, leftovers: result.leftovers, foreign: result.foreign, sweep: result.sweep, wrong: result.wrong })}` : ""));
       return;
     } catch (error) {
       if (!(error instanceof Missed)) throw error;

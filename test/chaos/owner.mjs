@@ -9,11 +9,13 @@ import { createLane } from "@agent-lane/provider-lima";
 const { options, guest, tree, alone } = JSON.parse(process.argv[2]);
 const say = (what, more = {}) => process.stdout.write(`${JSON.stringify({ what, ...more })}\n`);
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
-const wait = async (line) => {
+/** Until the driver says so. Beside that it may have root of the guest do something: "root COMMAND". */
+const wait = async (line, lane) => {
   while (!alone) {
     const next = await lines.next();
     if (next.done) await sleep(2 ** 30); // the driver is gone; its end is not the owner's
     if (next.value === line) return;
+    if (next.value.startsWith("root ")) lane.exec(next.value.slice(5), { cwd: "/", sudo: true }).catch(() => undefined);
   }
 };
 
@@ -40,10 +42,10 @@ try {
     await sleep(700);
   }
   say("ready");
-  await wait("go");
+  await wait("go", lane);
   for (let i = 0; i < (alone ? 3 : 1); i++) await use(lane);
   say("went-on");
-  await wait("close");
+  await wait("close", lane);
   await lane.close();
   say("closed");
 } catch (error) {

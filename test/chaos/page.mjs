@@ -3,6 +3,8 @@
 // stays.
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { EDGES, GUESTS, VICTIMS } from "./edges.mjs";
+import { FAULTS } from "./fault.mjs";
+import { isBad } from "./results.mjs";
 
 const [file, page] = process.argv.slice(2);
 const BEGIN = "<!-- results: written by scripts/chaos --page -->", END = "<!-- end of results -->";
@@ -10,7 +12,6 @@ const lines = existsSync(file) ? readFileSync(file, "utf8").split("\n").filter(B
 const results = lines.filter((r) => r.edge !== undefined);
 const killed = results.filter((r) => !r.absent);
 
-const bad = (r) => r.survivors.length + r.leftovers.length + r.foreign.length + (r.sweep ? 1 : 0) > 0;
 const sum = (list, key) => list.reduce((n, r) => n + r[key].length, 0);
 const quantile = (list, q) => [...list].sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(list.length * q))];
 
@@ -23,7 +24,7 @@ function line(title, list) {
 /** Rounds at one edge with one victim; those that went badly are told apart. */
 function cell(edge, victim) {
   const all = results.filter((r) => r.edge === edge && r.victim === victim);
-  const hit = all.filter((r) => !r.absent), wrong = hit.filter(bad).length;
+  const hit = all.filter((r) => !r.absent), wrong = hit.filter(isBad).length;
   if (hit.length === 0) return all.length > 0 ? "–" : "";
   return wrong > 0 ? `**${hit.length - wrong} of ${hit.length}**` : String(hit.length);
 }
@@ -32,7 +33,8 @@ const totals = [
   "| rounds | number | processes after 10 s | left after one sweep | foreign things touched | with a recycled pid | gone after ms, median | 99 % | most |",
   "|---|---|---|---|---|---|---|---|---|",
   line("**all**", killed),
-  line("at an edge", killed.filter((r) => r.edge !== "random")),
+  line("at an edge", killed.filter((r) => r.edge !== "random" && r.edge !== "fault")),
+  line("other faults", killed.filter((r) => r.edge === "fault")),
   line("at a random instant", killed.filter((r) => r.edge === "random")),
   ...GUESTS.map((g) => line(`${g} guest`, killed.filter((r) => r.guest === g))),
   ...VICTIMS.map((v) => line(`victim: ${v}`, killed.filter((r) => r.victim === v))),
@@ -43,10 +45,15 @@ const matrix = [
   ...EDGES.map((e) => `| \`${e.name}\` | ${e.text} | ${VICTIMS.map((v) => cell(e.name, v)).join(" | ")} |`),
   `| \`random\` | an instant of the product build | ${VICTIMS.map((v) => cell("random", v)).join(" | ")} |`,
 ];
-const wrong = killed.filter(bad);
+const faults = [
+  `| fault | | rounds |`,
+  "|---|---|---|",
+  ...Object.entries(FAULTS).map(([name, { text }]) => `| \`${name}\` | ${text} | ${cell("fault", name)} |`),
+];
+const wrong = killed.filter(isBad);
 const failures = wrong.length === 0 ? ["None."] : [
   "| edge | victim | guest | seed | commit | survivors | leftovers | foreign |", "|---|---|---|---|---|---|---|---|",
-  ...wrong.map((r) => `| ${r.edge} | ${r.victim} | ${r.guest} | ${r.seed} | ${r.commit} | ${r.survivors} | ${[...r.leftovers, r.sweep ?? ""].join(" ")} | ${r.foreign} |`),
+  ...wrong.map((r) => `| ${r.edge} | ${r.victim} | ${r.guest} | ${r.seed} | ${r.commit} | ${r.survivors} | ${[...r.leftovers, r.sweep ?? "", r.wrong ?? ""].join(" ")} | ${r.foreign} |`),
 ];
 
 /** The last of each kind that scripts/chaos --simulation has measured. */
@@ -67,6 +74,8 @@ ${totals.join("\n")}
 Rounds by edge and victim; – : the victim does not exist there.
 
 ${matrix.join("\n")}
+
+${faults.join("\n")}
 
 Rounds that went badly:
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which rounds a campaign consists of: every edge and victim three times, and random instants.
 import { EDGES, VICTIMS } from "./edges.mjs";
+import { FAULTS } from "./fault.mjs";
 import { rng } from "./seed.mjs";
 
 export const TIMES = 3; // each edge and victim
@@ -48,7 +49,7 @@ export function plan({ rounds: limit, seed, edge, victim, guest, resume, done, k
     lifeMs: LIFE_MS[e.phase],
   });
   const rounds = [];
-  if (edge !== "random") {
+  if (edge !== "random" && edge !== "fault") {
     // Without --resume each edge once, the victims in turn; --victim, --edge: all of them.
     const all = resume || edge !== undefined || victim !== undefined;
     if (!all) edges.forEach((e, i) => rounds.push(next(e, likely(e, victims, i + seed), i)));
@@ -59,6 +60,10 @@ export function plan({ rounds: limit, seed, edge, victim, guest, resume, done, k
           if (!resume || turn < lacks(c)) rounds.push(next(e, v, turn + (c?.killed ?? 0)));
         }
   }
+  for (let turn = 0; (resume && edge === undefined) || edge === "fault" ? turn < (resume ? TIMES : 1) : false; turn++)
+    for (const name of Object.keys(FAULTS))
+      if ((victim ?? name) === name && (!resume || turn < lacks(counts.get(`fault ${name}`))))
+        rounds.push({ seed: nextSeed(), edge: "fault", victim: name, guest: "honest" });
   const had = done.filter((r) => r.edge === "random" && !r.absent).length;
   const want = edge === "random" ? Number(limit ?? 1) : resume && edge === undefined ? Math.max(0, RANDOM - had) : 0;
   for (let i = 0; i < want; i++) {

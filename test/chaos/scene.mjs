@@ -167,6 +167,11 @@ export class Scene {
     return laneProcesses(this.home, this.name, [this.owner.id.pid, ...this.#decoys.processes.map((p) => p.pid)]);
   }
 
+  /** Living processes that have nothing to do with the lane. */
+  strangers() {
+    return this.#decoys.processes;
+  }
+
   /** Now somebody is about to die: whose pids a stranger may get, and where a link leads out. */
   eve() {
     this.#decoys.link();
