@@ -38,6 +38,7 @@ console.log(`chaos: seed ${seed}, ${rounds.length} rounds`);
 
 const scratch = mkdtempSync(join(tmpdir(), "chaos-"));
 const counts = { passed: 0, failed: 0, absent: 0, missed: 0, late: 0 };
+const missing = new Set(); // victims that were not there when their edge came
 const until = args.seconds === undefined ? Infinity : Date.now() + Number(args.seconds) * 1000;
 
 async function one(slot, round) {
@@ -47,6 +48,7 @@ async function one(slot, round) {
     try {
       const result = await (round.edge === "fault" ? runFault : runRound)(slot, { ...round, random: rng(round.seed), lifeMs: round.lifeMs * (1 + attempt) });
       const bad = !result.absent && isBad(result);
+      if (result.absent && round.edge !== "random") missing.add(`${round.edge} ${round.victim}`);
       counts[result.absent ? "absent" : bad ? "failed" : "passed"]++;
       appendFileSync(file, `${JSON.stringify({ version, commit: env.CHAOS_COMMIT, ...result })}\n`);
       const took = `${((Date.now() - began) / 1000).toFixed(1)} s`;
@@ -71,6 +73,7 @@ async function work(home, index) {
   mkdirSync(slot.dir);
   for (let round; (round = rounds.shift()) !== undefined; ) {
     if (Date.now() > until) counts.late++;
+    else if (args.resume && missing.has(`${round.edge} ${round.victim}`)) continue;
     else await one(slot, round);
   }
 }
