@@ -273,15 +273,24 @@ check(al_place_t *p, int from, int to) {
   return r;
 }
 
+/* A directory to where nothing is. -EEXIST: something has come there meanwhile. */
+static int
+rename_dir(int from, const char *name, int to, const char *as) {
+  if (syscall(SYS_renameat2, from, name, to, as, RENAME_NOREPLACE_) == 0) return 0;
+  if (errno != ENOSYS && errno != EINVAL) return -errno;
+  if (renameat(from, name, to, as) == 0) return 0;
+  return errno == ENOTEMPTY ? -EEXIST : -errno;
+}
+
 /* A directory can go under another parent only when it may be written to. */
 static int
 move_dir(int from, int to, const char *name) {
   struct stat st;
-  if (renameat(from, name, to, name) == 0) return 0;
-  if (errno != EACCES || fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || (st.st_mode & 0200) ||
+  int r = rename_dir(from, name, to, name);
+  if (r != -EACCES || fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || (st.st_mode & 0200) ||
       fchmodat(from, name, (st.st_mode & 07777) | 0200, 0) != 0)
-    return -errno;
-  int r = renameat(from, name, to, name) == 0 ? 0 : -errno;
+    return r;
+  r = rename_dir(from, name, to, name);
   (void) fchmodat(r == 0 ? to : from, name, st.st_mode & 07777, 0);
   return r;
 }
@@ -303,8 +312,10 @@ merge_one(al_place_t *p, int from, int to, const struct dirent *e) {
   int dir = is_dir(from, e, &kind);
   if (dir < 0) return dir;
   if (dir == 0) return renameat(from, e->d_name, to, e->d_name) == 0 ? 0 : -errno;
-  if (fstatat(to, e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-    return errno == ENOENT ? move_dir(from, to, e->d_name) : -errno;
+  if (fstatat(to, e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+    int r = errno == ENOENT ? move_dir(from, to, e->d_name) : -errno;
+    if (r != -EEXIST) return r; /* another copy's, which has come meanwhile */
+  }
   int r = both(p, from, to, e->d_name, merge);
   if (r == 0 && unlinkat(from, e->d_name, AT_REMOVEDIR) != 0) r = -errno;
   return r;
@@ -356,13 +367,10 @@ merge(al_place_t *p, int from, int to) {
 
 /* ---- the end ---- */
 
-/* -EEXIST: something has come there meanwhile. */
 static int
 move_tree(al_place_t *p, mode_t mode, const struct timespec times[2]) {
   if (fchmod(p->fd, mode) != 0 || futimens(p->fd, times) != 0) return -errno;
-  if (syscall(SYS_renameat2, p->parent, p->tmp, p->target, p->name, RENAME_NOREPLACE_) == 0) return 0;
-  if (errno != ENOSYS && errno != EINVAL) return -errno;
-  return renameat(p->parent, p->tmp, p->target, p->name) == 0 ? 0 : -errno;
+  return rename_dir(p->parent, p->tmp, p->target, p->name);
 }
 
 static int
