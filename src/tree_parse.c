@@ -1,19 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records of a guest's directory: order, names, sizes and limits. Every byte is the guest's. */
 #include "tree_parse.h"
+#include "utf8.h"
 #include <string.h>
 
 enum { FIRST, HEADER, NAME, TARGET, BYTES, DONE };
 
+const char *
+al_tree_shown(const al_tree_t *t, char out[AL_TREE_SHOWN]) {
+  al_utf8_printable(out, AL_TREE_SHOWN, t->path, strlen(t->path), false);
+  return out;
+}
+
 static int
 malformed(const al_tree_t *t, al_err_t *err, const char *what) {
+  char path[AL_TREE_SHOWN];
   return al_err_set(err, AL_ECOPY_OUT_FAILED, "the guest sent what cannot be: %s%s%s", what, t->path[0] ? ", at " : "",
-    t->path);
+    al_tree_shown(t, path));
 }
 
 static int
 refused(const al_tree_t *t, al_err_t *err, const char *what) {
-  return al_err_set(err, AL_ETREE_REFUSED, "%s: %s", what, t->path);
+  char path[AL_TREE_SHOWN];
+  return al_err_set(err, AL_ETREE_REFUSED, "%s: %s", what, al_tree_shown(t, path));
 }
 
 void
@@ -96,13 +105,15 @@ check_name(al_tree_t *t, al_err_t *err) {
 
 static int
 check_limits(const al_tree_t *t, al_err_t *err) {
+  char path[AL_TREE_SHOWN];
   if (t->entries >= t->max_entries)
     return al_err_set(err, AL_ETREE_TOO_LARGE, "there are more than %u entries", t->max_entries);
   if (type_of(t) == AL_TREE_ENTER && t->depth >= t->max_depth)
-    return al_err_set(err, AL_ETREE_TOO_LARGE, "there are more than %u levels: %s", t->max_depth, t->path);
+    return al_err_set(err, AL_ETREE_TOO_LARGE, "there are more than %u levels: %s", t->max_depth,
+      al_tree_shown(t, path));
   if (type_of(t) != AL_TREE_ENTER && size_of(t) > t->max_bytes - t->bytes)
     return al_err_set(err, AL_ETREE_TOO_LARGE, "there are more than %llu bytes, with %s",
-      (unsigned long long) t->max_bytes, t->path);
+      (unsigned long long) t->max_bytes, al_tree_shown(t, path));
   return 0;
 }
 

@@ -47,6 +47,11 @@ typedef struct al_tree_s {
   char name[AL_TREE_NAME_MAX + 1], target[AL_TREE_TARGET_MAX + 1];
 } al_tree_t;
 
+/* The path of the entry at hand for a message: in one line, without control characters. */
+#define AL_TREE_SHOWN 400
+
+const char *
+al_tree_shown(const al_tree_t *t, char out[AL_TREE_SHOWN]);
 void
 al_tree_init(al_tree_t *t, const al_tree_cbs_t *cbs, void *data);
 /* 0; AL_ETREE_REFUSED, AL_ETREE_TOO_LARGE, AL_ECOPY_OUT_FAILED (records that cannot be) with `err`; or a callback's. Not

@@ -198,6 +198,7 @@ typedef struct al_tree_out_s {
   int dirs[AL_TREE_DEPTH_MAX + 1]; /* the directories that are open; [0] is the temporary one */
   al_tree_entry_t attrs[AL_TREE_DEPTH_MAX + 1]; /* theirs, set when they are left; without the names */
   int depth;             /* of dirs; -1 = none */
+  int spare[2];          /* descriptors that the removal needs, and finds when the process has no other left; -1 = none */
   int fd;                /* the file that is written; -1 = none */
   al_tree_entry_t file;
   uint64_t at; /* in the file */

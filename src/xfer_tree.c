@@ -24,11 +24,13 @@
 
 static int
 failed(al_tree_out_t *t, const char *doing, int error) {
+  char path[AL_TREE_SHOWN];
   if (error == EEXIST)
     return al_err_set(&t->place.err, AL_ETREE_REFUSED,
-      "%s comes twice, or its directory has it under another spelling that the host takes for the same", t->parse.path);
+      "%s comes twice, or its directory has it under another spelling that the host takes for the same",
+      al_tree_shown(&t->parse, path));
   int r = al__place_failed(&t->place, doing, error);
-  if (t->parse.path[0]) al_err_wrap(&t->place.err, "%.300s", t->parse.path);
+  if (t->parse.path[0]) al_err_wrap(&t->place.err, "%s", al_tree_shown(&t->parse, path));
   return r;
 }
 
@@ -166,7 +168,7 @@ al__tree_init(al_tree_out_t *t) {
   memset(t, 0, sizeof *t);
   al__place_init(&t->place);
   al_tree_init(&t->parse, &cbs, t);
-  t->depth = t->fd = -1;
+  t->depth = t->fd = t->spare[0] = t->spare[1] = -1;
 }
 
 /* 0 when nothing is there, or an empty directory; the rename decides again. */
@@ -202,6 +204,15 @@ check_empty(al_tree_out_t *t) {
   for (struct dirent *e; empty && (e = readdir(d));) empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
   closedir(d);
   return empty ? 0 : not_empty(t);
+}
+
+static int
+save_spare(al_tree_out_t *t) {
+  for (int i = 0; i < 2; i++) {
+    t->spare[i] = fcntl(t->place.dir, F_DUPFD_CLOEXEC, 0);
+    if (t->spare[i] < 0) return failed(t, "making a temporary directory", errno);
+  }
+  return 0;
 }
 
 /* As for a file, the directory itself shows what the umask leaves of 0777. */
@@ -244,6 +255,7 @@ al__tree_open(al_tree_out_t *t, const char *path, const char *root) {
   if (r == 0) r = check_place(t);
   if (r == 0) r = check_empty(t);
   if (r == 0) r = al__place_room(&t->place, 0);
+  if (r == 0) r = save_spare(t);
   return r < 0 ? r : make_tmp(t);
 }
 
@@ -276,6 +288,10 @@ void
 al__tree_deinit(al_tree_out_t *t) {
   if (t->fd >= 0) close(t->fd);
   t->fd = -1;
+  for (int i = 0; i < 2; i++) {
+    if (t->spare[i] >= 0) close(t->spare[i]);
+    t->spare[i] = -1;
+  }
   for (; t->depth > 0; t->depth--) close(t->dirs[t->depth]);
   if (t->tmp[0] && t->place.dir >= 0) al_plat_remove_tree(t->place.dir, t->tmp);
   t->tmp[0] = 0;

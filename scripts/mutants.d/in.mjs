@@ -31,4 +31,10 @@ export default [
     from: `return !t->back;`, to: `return true;` },
   { name: "in: progress without a pause", file: "src/xfer.c", test: "c:test_xfer_in",
     from: `#define TELL_MS 100`, to: `#define TELL_MS 0` },
+  { name: "in: what is gone ends it", file: "src/xfer_tar.c", test: "c:test_xfer_in_race",
+    from: `if (error == ENOENT) return 0; /* gone: not in the tree */`, to: `` },
+  { name: "in: every link is one file", file: "src/xfer_links.c", test: "c:test_xfer_in_tree",
+    from: `(slots[at].ino != ino || slots[at].dev != dev)`, to: `slots[at].dev != dev` },
+  { name: "in: round and round", file: "src/agent/place.c", test: "c:test_unpack",
+    from: `round < ROUNDS ? merge_one(p, from, to, e) : -EBUSY`, to: `merge_one(p, from, to, e)` },
 ];

@@ -31,4 +31,6 @@ export default [
     from: `if (x->left) *x->left -= n;`, to: `` },
   { name: "the guest's walk follows links", file: "src/agent/tree.c", test: "c:test_xfer_tree",
     from: `if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {`, to: `if (fstatat(dir, name, &st, 0) != 0) {` },
+  { name: "nothing in reserve for the removal", file: "src/xfer_tree.c", test: "c:test_exhaust",
+    from: `if (r == 0) r = save_spare(t);`, to: `` },
 ];

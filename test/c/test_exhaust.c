@@ -192,19 +192,23 @@ test_exhaust_descriptors_in_calls(void **state) {
   stage_make();
   assert_int_equal(stage_open(), 0);
   assert_int_equal(stage_create(NULL), 0);
+  assert_int_equal(al_plat_mkdirs(al_test_path(stage.dir, "nest/a/b/c"), 0755), 0);
+  assert_int_equal(al_plat_write_new(AT_FDCWD, al_test_path(stage.dir, "nest/a/b/c/f"), "x", 1, 0644), 0);
   fds = stage_fds();
-  for (int copy = 0; copy < 2; copy++) {
+  static const struct { const char *op, *host, *guest; } calls[] = {
+    {"copyIn", "image", "work/tree"}, {"copyOut", "out/file", "image/vmlinuz"}, {"copyTreeOut", "out/tree", "nest"}};
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    static const char *const known[] = {"file", "tree", NULL};
     int n = 0;
     for (al_err_t err = {.code = 1}; err.code; n++) {
       leave_fds(n);
-      err = copy ? stage_ask("copyOut", stage_map("hostPath", al_test_path(stage.dir, "out/file"), "guestPath",
-                     al_test_path(stage.dir, "image/vmlinuz"), NULL))->err
-                 : stage_ask("copyIn", stage_map("hostPath", al_test_path(stage.dir, "image"), "guestPath",
-                     al_test_path(stage.dir, "work/tree"), NULL))->err;
+      err = stage_ask(calls[i].op, stage_map("hostPath", al_test_path(stage.dir, calls[i].host), "guestPath",
+        al_test_path(stage.dir, calls[i].guest), NULL))->err;
       leave_fds(-1);
-      if (err.code) assert_says(copy ? "copy out" : "copy in", n, &err, "too many open files");
+      if (err.code) assert_says(calls[i].op, n, &err, "too many open files");
       for (uint64_t end = al_plat_mono_ms() + 5000; stage_fds() != fds && al_plat_mono_ms() < end;) usleep(1000);
       assert_int_equal(stage_fds(), fds);
+      assert_int_equal(stage_count(al_test_path(stage.dir, "out"), known, NULL, 0), 0);
     }
     assert_true(n > 2);
   }
