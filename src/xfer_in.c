@@ -171,7 +171,7 @@ guest_failed(xfer_in_t *x, const char *how) {
   char text[SAID_MAX];
   size_t n = 0;
   AL_AUTO_FREE char *said = al_tail_copy(&x->said, &n);
-  al_utf8_printable(text, sizeof text, said ? said : "", said ? n : 0, true);
+  al_utf8_printable(text, sizeof text, said ? said : "", said ? n : 0, false);
   al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "copying %s to %s in the guest: %s", x->host, x->guest,
     text[0] ? text : how);
 }
@@ -192,7 +192,7 @@ guest_clashes(xfer_in_t *x) {
     guest_failed(x, "something is in the way");
     return;
   }
-  al_utf8_printable(text, sizeof text, said + 2, n - 2, true);
+  al_utf8_printable(text, sizeof text, said + 2, n - 2, false);
   const char *slash = text[0] ? "/" : "";
   al_err_set(&x->base.err, AL_ECOPY_IN_FAILED, "%s%s%s is %s and %s%s%s in the guest is %s: nothing was copied",
     x->host, slash, text, comes, x->guest, slash, text, is);
@@ -213,6 +213,8 @@ judge(xfer_in_t *x, const al_exit_t *e) {
     guest_failed(x, how);
   } else if (e->kind == AL_EXIT_ERROR) {
     guest_failed(x, e->text);
+  } else if (e->kind < 0 && e->err.code == AL_EEXEC_FAILED) {
+    guest_failed(x, e->err.msg);
   } else if (e->kind < 0) {
     x->base.err = e->err;
   }

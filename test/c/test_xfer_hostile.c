@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies out of a guest that has been taken over (test/fixtures/hostile_out.c): what each misdeed comes to. The target
- * stays as it was, nothing is left beside it, nothing outside changes. Holds the second table in docs/HOSTILE.md. */
+/* Copies out of a guest that has been taken over, and into it (test/fixtures/hostile_out.c): what each misdeed comes to.
+ * The target stays as it was, nothing is left beside it, nothing outside changes. Holds the second table in
+ * docs/HOSTILE.md. */
 #include "xfer_test.h"
 #include "memory.h"
 
@@ -37,6 +38,7 @@ static const struct misdeed_s {
   {"git_folded", "sends `sub/.gIt`", AL_ETREE_REFUSED, "what may be .git on the host is not copied"},
   {"git_ntfs", "sends `GIT~1`", AL_ETREE_REFUSED, "what may be .git on the host is not copied"},
   {"git_hfs", "sends `.git` with a joiner in it", AL_ETREE_REFUSED, "what may be .git on the host is not copied"},
+  {"git_behind_newline", "has a newline in a path that is refused", AL_ETREE_REFUSED, "is not copied: a?ERROR: all is lost/.git"},
   {"git_link", "sends a link of that name", AL_ETREE_REFUSED, "what may be .git on the host is not copied"},
   {"link_then_enter", "makes a link and enters it", AL_ETREE_REFUSED, "comes twice"},
   {"link_out_then_enter", "makes a link that leads out and enters it", SERVED, "as a directory of that name without the link"},
@@ -67,6 +69,15 @@ static const struct misdeed_s {
   {"noise", "sends noise", AL_ECOPY_OUT_FAILED, "a record out of order"},
   {"length_lies", "says it sent more than it did", AL_ECOPY_OUT_FAILED, "came incomplete"},
   {"dies", "dies within the records", AL_ECHANNEL_CLOSED, "the channel to the guest ended"},
+  {"in_done_at_once", "has taken a file that was not sent yet", AL_ECOPY_IN_FAILED, "it ended before everything was sent"},
+  {"in_killed", "says that the unpacking was killed", AL_ECOPY_IN_FAILED, "it was ended there by signal 9"},
+  {"in_dropped", "resets the stream of a file that comes", AL_ECOPY_IN_FAILED, "dropped the request"},
+  {"in_dies", "dies while a file comes", AL_ECHANNEL_CLOSED, "the channel to the guest ended"},
+  {"in_clash_of_nothing", "has something in the way and does not say what", AL_ECOPY_IN_FAILED, "something is in the way"},
+  {"in_clash_of_nonsense", "has what is no kind in the way", AL_ECOPY_IN_FAILED, "something is in the way"},
+  {"in_clash_endless", "has a path of 64 MiB in the way", AL_ECOPY_IN_FAILED, "something is in the way"},
+  {"in_clash_with_escapes", "has control characters in the way", AL_ECOPY_IN_FAILED, "is a file: nothing was copied"},
+  {"in_words_endless", "says 48 MiB of control characters", AL_ECOPY_IN_FAILED, "copying"},
 };
 #define MISDEEDS (sizeof misdeeds / sizeof *misdeeds)
 
@@ -110,7 +121,10 @@ try(const struct misdeed_s *m) {
   size_t before = memory("VmRSS:");
   guest_start(&r, m->name);
   sh(&r, "mkdir -p wt/.git outside && printf old > wt/f && printf safe > outside/victim && ln wt/f wt/hard");
-  if (file) {
+  if (strncmp(m->name, "in_", 3) == 0) {
+    sh(&r, "head -c 8000000 /dev/zero > in");
+    begin_in(&r, path(&r, "in"), "/f", &o);
+  } else if (file) {
     al_xfer_t *x;
     memset(&o, 0, sizeof o);
     assert_int_equal(
@@ -140,7 +154,7 @@ test_xfer_hostile_guest_changes_nothing_outside(void **state) {
   umask(old);
 }
 
-/* docs/HOSTILE.md has a row for each of the above and no other in its part "Copying out"; AL_WRITE=1 writes them. */
+/* docs/HOSTILE.md has a row for each of the above and no other in its part "Copying"; AL_WRITE=1 writes them. */
 static void
 test_xfer_hostile_table_is_in_the_docs(void **state) {
   (void) state;
@@ -158,7 +172,7 @@ test_xfer_hostile_table_is_in_the_docs(void **state) {
   assert_non_null(f);
   have[fread(have, 1, sizeof have - 1, f)] = 0;
   fclose(f);
-  char *at = strstr(have, "\n## Copying out\n");
+  char *at = strstr(have, "\n## Copying\n");
   assert_non_null(at);
   at = strstr(at, "|---|---|---|\n");
   assert_non_null(at);
