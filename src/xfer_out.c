@@ -306,6 +306,19 @@ start(al_chan_t *c, const kind_t *kind, const char *guest_path, const char *host
   return 0;
 }
 
+/* What the guest's errors mean for either kind. */
+static void
+refused(xfer_out_t *x, const al_exit_t *e) {
+  al_err_t *err = &x->base.err;
+  switch (e->value) {
+    case ENOENT: al_err_set(err, AL_EGUEST_FILE_MISSING, "%s does not exist in the guest", x->guest); break;
+    case LINUX_ELOOP:
+      al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest);
+      break;
+    default: al_err_set(err, AL_ECOPY_OUT_FAILED, "%s in the guest: %s", x->guest, e->text); break;
+  }
+}
+
 /* ---- a file ---- */
 
 static void
@@ -340,15 +353,11 @@ static void
 file_refused(xfer_out_t *x, const al_exit_t *e) {
   al_err_t *err = &x->base.err;
   switch (e->value) {
-    case ENOENT:
     case ENOTDIR: al_err_set(err, AL_EGUEST_FILE_MISSING, "%s does not exist in the guest", x->guest); break;
-    case LINUX_ELOOP:
-      al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest);
-      break;
     case EISDIR: al_err_set(err, AL_ENOT_A_FILE, "%s in the guest is a directory", x->guest); break;
     case EINVAL:
     case ENXIO: al_err_set(err, AL_ENOT_A_FILE, "%s in the guest is not a regular file", x->guest); break;
-    default: al_err_set(err, AL_ECOPY_OUT_FAILED, "%s in the guest: %s", x->guest, e->text); break;
+    default: refused(x, e); break;
   }
 }
 
@@ -418,14 +427,10 @@ static void
 tree_refused(xfer_out_t *x, const al_exit_t *e) {
   al_err_t *err = &x->base.err;
   switch (e->value) {
-    case ENOENT: al_err_set(err, AL_EGUEST_FILE_MISSING, "%s does not exist in the guest", x->guest); break;
     case EINVAL: al_err_set(err, AL_ETREE_REFUSED, "%s in the guest: %s", x->guest, e->text); break;
     case E2BIG: al_err_set(err, AL_ETREE_TOO_LARGE, "%s in the guest: %s", x->guest, e->text); break;
     case ENOTDIR: al_err_set(err, AL_ENOT_A_DIRECTORY, "%s in the guest is not a directory", x->guest); break;
-    case LINUX_ELOOP:
-      al_err_set(err, AL_EIS_LINK, "%s in the guest is a symbolic link, or one is in its path", x->guest);
-      break;
-    default: al_err_set(err, AL_ECOPY_OUT_FAILED, "%s in the guest: %s", x->guest, e->text); break;
+    default: refused(x, e); break;
   }
 }
 
