@@ -134,6 +134,7 @@ begin_file(walk_t *w, int dir, const char *name) {
   w->size = w->left = (uint64_t) st.st_size;
   w->shrunk = false;
   record(w, AL_TREE_FILE, name, &st, w->size);
+  w->rec[w->rec_len] = 0; /* the name, should reading fail */
   return 1;
 }
 
@@ -207,7 +208,7 @@ file_bytes(al_slot_t *s, uint8_t *p, size_t n) {
   ssize_t got = 0;
   if (n > w->left) n = (size_t) w->left;
   while (n > 0 && !w->shrunk && (got = read(w->file, p, n)) < 0 && errno == EINTR) continue;
-  if (got < 0) return fail(s, "a file", errno, "read failed");
+  if (got < 0) return fail(s, (const char *) w->rec + AL_TREE_HEADER, errno, NULL);
   if (n > 0 && got == 0) {
     w->changed += !w->shrunk;
     w->shrunk = true;

@@ -94,6 +94,28 @@ test_xfer_tree_refuses_what_it_does_not_take(void **state) {
   rig_end(&r);
 }
 
+/* A network device's speed, which a loop has none of, has a size but cannot be read. */
+static void
+test_xfer_tree_names_what_cannot_be_read(void **state) {
+  (void) state;
+#define DEVICE "/sys/devices/virtual/net/lo"
+  char byte;
+  int fd = open(DEVICE "/speed", O_RDONLY | O_CLOEXEC);
+  bool fails = fd >= 0 && read(fd, &byte, 1) < 0;
+  if (fd >= 0) close(fd);
+  if (!fails) {
+    print_message("skipped: there is no such file here\n");
+    skip();
+  }
+  START(r);
+  outcome_t o;
+  copy_tree(&r, DEVICE, path(&r, "t"), NULL, &o);
+  print_message("%s\n", o.err.msg);
+  assert_true(o.err.code && strstr(o.err.msg, DEVICE " in the guest: ") && !strstr(o.err.msg, "a file"));
+  sh(&r, "test ! -e t");
+  rig_end(&r);
+}
+
 static void
 test_xfer_tree_keeps_to_its_limits(void **state) {
   (void) state;
@@ -374,6 +396,7 @@ main(void) {
     cmocka_unit_test(test_xfer_tree_keeps_what_matters),
     cmocka_unit_test(test_xfer_tree_refuses_what_is_no_directory),
     cmocka_unit_test(test_xfer_tree_refuses_what_it_does_not_take),
+    cmocka_unit_test(test_xfer_tree_names_what_cannot_be_read),
     cmocka_unit_test(test_xfer_tree_keeps_to_its_limits),
     cmocka_unit_test(test_xfer_tree_keeps_holes_and_old_times),
     cmocka_unit_test(test_xfer_tree_is_never_too_deep),
