@@ -216,7 +216,9 @@ export async function copyFileOut(
   const to = hostPathOf("hostPath", hostPath);
   const { maxBytes, ...rest } = given("copyFileOut", options, FILE_OUT_NAMES);
   checkNumber("maxBytes", maxBytes, 1, COPY_OUT_MOST);
-  const params = { guestPath, hostPath: to, maxBytes: maxBytes ?? maxCopyOutBytes, root };
+  // A slash at the end says that it is a directory, which is not for a path to lose on the way: the core refuses it.
+  const target = hostPath.endsWith("/") ? `${to}/` : to;
+  const params = { guestPath, hostPath: target, maxBytes: maxBytes ?? maxCopyOutBytes, root };
   return runCopy<CopyResult>(home, "copyFileOut", "copyOut", params, rest);
 }
 

@@ -56,6 +56,25 @@ describe("what is copied", () => {
     expect(said["text"]).toBe("12345");
   });
 
+  it("comes out as a file to the path of a file only", async () => {
+    const said = await play(`
+      const lane = await open();
+      writeFileSync(GUEST + "/f", "x");
+      mkdirSync(HOST + "/there");
+      for (const to of ["/new/", "/there/", "/there", "/there/.", "/f/.git/x"])
+        report(to, (await refused(() => lane.copyFileOut(GUEST + "/f", HOST + to)))[0]);
+      report("left", readdirSync(HOST, { recursive: true }));
+      await lane.close();`);
+    expect(said).toEqual({
+      "/new/": "HOST_PATH_INVALID",
+      "/there/": "HOST_PATH_INVALID",
+      "/there": "HOST_PATH_DIRECTORY",
+      "/there/.": "HOST_PATH_DIRECTORY",
+      "/f/.git/x": "HOST_PATH_GIT",
+      left: ["there"],
+    });
+  });
+
   it("comes out as a directory: bounded, without links that lead out, executable only when asked for", async () => {
     const said = await play(`
       const lane = await open({ copyOutRoot: HOST });
