@@ -118,7 +118,7 @@ export class Lane {
    * there, or that `sandboxPath` is a link to; what would replace a directory by something else, or something else by a
    * directory, is COPY_IN_FAILED. Modes, times, links (as links), hard links and holes are kept; owners, extended
    * attributes and ACLs are not. Rejects with SOURCE_MISSING, SOURCE_UNREADABLE or SOURCE_UNSUPPORTED (a socket, FIFO or
-   * device), which name the path, COPY_IN_FAILED with the guest's reason, GUEST_PATH_INVALID, ABORTED, CALLBACK_THREW,
+   * device, more than 1 PiB, a path of more than 4,096 bytes), which name the path, COPY_IN_FAILED with the guest's reason, GUEST_PATH_INVALID, ABORTED, CALLBACK_THREW,
    * LANE_CLOSED, CHANNEL_CLOSED.
    */
   async copyIn(hostPath: string, sandboxPath: string, options: CopyInOptions = {}): Promise<CopyInResult> {

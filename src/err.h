@@ -72,8 +72,8 @@
     "Check the host path.") \
   X(SOURCE_UNREADABLE, -20029, "A file on the host cannot be read, or changed while it was.", \
     "Make the file readable or leave it out.") \
-  X(SOURCE_UNSUPPORTED, -20030, "The tree to copy holds something that is no file, directory or link.", \
-    "Leave sockets, devices and FIFOs out of the tree.") \
+  X(SOURCE_UNSUPPORTED, -20030, "The tree to copy holds what is no file, directory or link, or is too large or too deep.", \
+    "Leave what is named out of the tree.") \
   X(COPY_IN_FAILED, -20031, "The guest could not unpack what was sent.", \
     "See the guest's message; check free space and permissions there.") \
   X(GUEST_FILE_MISSING, -20032, "The file to copy out does not exist in the guest.", \
