@@ -5,8 +5,8 @@ import { onRejection } from "./lines.js";
 
 /**
  * A lane has entered a state: `queued` (waiting for a place), `creating`, `booting`, `connecting`, `ready`, `closing`,
- * `closed`. `closing` and `closed` carry the reason in `message` where there is one. `queued` comes again, with who has
- * the places in `message`, whenever that changes.
+ * `closed`. `closing` and `closed` carry the reason in `message` where there is one. `queued` comes again, with the
+ * position in the queue and with who has the places in `message`, whenever that changes.
  */
 export interface LaneStateEvent {
   readonly type: "queued" | "creating" | "booting" | "connecting" | "ready" | "closing" | "closed";
@@ -15,6 +15,10 @@ export interface LaneStateEvent {
   /** Milliseconds since `create` was called. */
   readonly timeMs: number;
   readonly message?: string;
+  /** Of `queued`, once it is known: 1 is the next to get a place. */
+  readonly position?: number;
+  /** Of `queued`: how many wait, this lane included. */
+  readonly of?: number;
 }
 
 /** Something worth knowing that stops nothing, such as KVM that does not work. */

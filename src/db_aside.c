@@ -107,8 +107,8 @@ recover(al_db_t *db, const char *why, al_err_t *err) {
   const char *name = strrchr(aside, '/') + 1;
   uv_mutex_lock(&db->lock);
   int n = snprintf(db->notice, sizeof db->notice,
-    "the registry was damaged and is kept as %s; a new one was made, into which the directories of lanes gave %d. %.300s",
-    name, db->filled, why);
+    "the registry was damaged and is kept as %s; a new one was made, into which the directories of lanes gave %d."
+    " %.300s", name, db->filled, why);
   uv_mutex_unlock(&db->lock);
   return n < 0 ? -EINVAL : 0;
 }

@@ -56,6 +56,7 @@ struct al_site_s {
   int closing;      /* handles still to close */
   bool sweeping;    /* for those who wait for a place; swept_ms: when that began, monotonic */
   uint64_t swept_ms;
+  struct reap_s *sweep; /* the one that runs (reaper.c) */
   al_site_t *next;
 };
 

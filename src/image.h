@@ -41,5 +41,8 @@ al_image_open(
 int
 al_image_list(const al_home_t *home, al_val_t **out,
   al_err_t *err); /* list of maps: id, name, flavour, version, arch, bytes, created, dir */
+/* Removes what imports that were given up a day ago have left in the store. */
+void
+al_image_sweep(const al_home_t *home);
 
 #endif

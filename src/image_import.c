@@ -115,13 +115,14 @@ check_room(int fd, uint64_t need, al_err_t *err) {
     (unsigned long long) ((need + ROOM_SPARE) >> 20), (unsigned long long) (room >> 20));
 }
 
-/* What crashed imports left behind. Only names of ours, and only old ones: another process may be importing now. */
-static void
-sweep(int images) {
+/* Only names of ours, and only old ones: another process may be importing now. */
+void
+al_image_sweep(const al_home_t *home) {
   struct dirent *e;
   struct stat st;
 
-  int fd = openat(images, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  AL_AUTO_FD int images = open(home->images, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  int fd = images < 0 ? -1 : openat(images, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
   if (!dir) {
     if (fd >= 0) close(fd);
@@ -164,7 +165,7 @@ import_new(const al_home_t *home, import_t *im, const char *id, const char *text
   if (images < 0) return al_err_set(err, -errno, "%s cannot be opened: %s.", home->images, strerror(errno));
   int rc = al_plat_random(&r, sizeof r);
   if (rc) return rc;
-  sweep(images);
+  al_image_sweep(home);
   snprintf(aside, sizeof aside, ASIDE "%016llx", (unsigned long long) r);
   if (mkdirat(images, aside, 0700)) {
     return al_err_set(err, -errno, "%s: no directory can be made: %s.", home->images, strerror(errno));

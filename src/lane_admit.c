@@ -33,14 +33,19 @@ sweep(al_lane_t *lane) {
   al_reaper_sweep(site, lane->driver, swept, site);
 }
 
-/* Says who is waited for, whenever that changes. */
+/* Says how long the queue is and who is waited for, whenever that changes. */
 static void
-tell_holders(al_lane_t *lane) {
-  if (strcmp(lane->told, lane->holders) == 0) return;
-  memcpy(lane->told, lane->holders, sizeof lane->told);
-  char text[sizeof lane->holders + 80];
-  snprintf(text, sizeof text, "waiting for one of %d places; open: %s", lane->max_vms, lane->holders);
-  al_lane_emit(lane, "queued", text);
+tell_place(al_lane_t *lane) {
+  const al_queue_t *q = &lane->queue;
+  char text[sizeof q->holders + 120];
+  snprintf(text, sizeof text, "number %d of %d that wait for one of %d places; open: %s", q->position, q->of,
+    lane->max_vms, q->holders);
+  if (strcmp(lane->told, text) == 0) return;
+  memcpy(lane->told, text, sizeof text);
+  al_val_t *v = al_val_map();
+  int rc = al_val_set(v, "position", al_val_int(q->position)) | al_val_set(v, "of", al_val_int(q->of));
+  if (rc) al_val_free(v);
+  else al_lane_emit_with(lane, "queued", text, v);
 }
 
 /* Whether the wait for a place is over; then `busy` says so. */
@@ -56,7 +61,7 @@ waited_enough(const al_lane_t *lane, al_err_t *busy) {
   al_err_set(busy, AL_EBUSY,
     "no place for another VM within %d s%s: maxConcurrentVms is %d and these are open: %.400s",
     queued ? lane->queue_timeout_s : lane->start_timeout_s - (int) ((reserve + 500) / 1000),
-    queued ? " (queueTimeoutSeconds)" : why, lane->max_vms, lane->holders[0] ? lane->holders : "earlier waiters");
+    queued ? " (queueTimeoutSeconds)" : why, lane->max_vms, lane->queue.holders[0] ? lane->queue.holders : "earlier waiters");
   return true;
 }
 
@@ -77,7 +82,7 @@ admitted(void *data, int status, const al_err_t *err) {
   }
   tell_notice(lane);
   if (status == 0) {
-    lane->ticket = 0;
+    lane->queue.ticket = 0;
     lane->state = AL_LANE_REGISTERED;
     lane->spec.row = lane->row.id;
     lane->spec.created_s = lane->row.created_s;
@@ -103,14 +108,14 @@ admitted(void *data, int status, const al_err_t *err) {
     al_lane_give_up(lane, &busy);
     return;
   }
-  tell_holders(lane);
+  tell_place(lane);
   sweep(lane);
   uv_timer_start(&lane->retry_timer, on_retry, POLL_MS, 0);
 }
 
 void
 al_lane_admit(al_lane_t *lane) {
-  bool first = lane->ticket == 0;
+  bool first = lane->queue.ticket == 0;
   /* A lifetime counts from the place taken: waiting for one is nobody's life. */
   lane->life_end_boot_ms = al_plat_boot_ms() + AL_HOOK_LIFE((uint64_t) lane->timeout_minutes * 60000);
   lane->row.expires_boot_ms = (int64_t) lane->life_end_boot_ms;
@@ -123,6 +128,5 @@ al_lane_admit(al_lane_t *lane) {
     uv_timer_stop(&lane->start_timer); /* the wait has an end of its own */
     lane->queue_end_ms = al_plat_mono_ms() + (uint64_t) lane->queue_timeout_s * 1000;
   }
-  al_registry_admit(&lane->site->registry, &lane->row, lane->max_vms, &lane->ticket, lane->holders,
-    sizeof lane->holders, admitted, lane);
+  al_registry_admit(&lane->site->registry, &lane->row, lane->max_vms, &lane->queue, admitted, lane);
 }

@@ -50,8 +50,7 @@ al_lanes_close_all(al_engine_t *e) {
 }
 
 void
-al_lane_emit(al_lane_t *lane, const char *type, const char *text) {
-  al_val_t *v = al_val_map();
+al_lane_emit_with(al_lane_t *lane, const char *type, const char *text, al_val_t *v) {
   if (!v) return;
   int rc = al_val_set(v, "type", al_val_text(type)) | al_val_set(v, "lane", al_val_text(lane->spec.name))
     | al_val_set(v, "timeMs", al_val_int((int64_t) (al_plat_mono_ms() - lane->begun_ms)));
@@ -61,6 +60,11 @@ al_lane_emit(al_lane_t *lane, const char *type, const char *text) {
     return;
   }
   al_engine_emit(lane->engine, AL_EVENT_LANE, lane->watch_id, 0, v);
+}
+
+void
+al_lane_emit(al_lane_t *lane, const char *type, const char *text) {
+  al_lane_emit_with(lane, type, text, al_val_map());
 }
 
 static void
@@ -127,8 +131,8 @@ al_lane_give_up(al_lane_t *lane, const al_err_t *err) {
   }
   if (lane->prelude || lane->step_busy) return; /* their last answer comes back here */
   al_lane_timers_stop(lane);
-  al_registry_leave(&lane->site->registry, lane->ticket);
-  lane->ticket = 0;
+  al_registry_leave(&lane->site->registry, lane->queue.ticket);
+  lane->queue.ticket = 0;
   close_timers(lane);
 }
 

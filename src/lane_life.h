@@ -40,8 +40,8 @@ struct al_lane_s {
   const char *step;
   int prelude;                /* answers still owed by the checks before admission */
   al_err_t prelude_err;
-  int64_t ticket;
-  char holders[1024], told[1024]; /* who has the places; what "queued" has said of it */
+  al_queue_t queue;
+  char told[1024 + 120];      /* what "queued" has said of it */
   int queue_timeout_s;        /* 0 = the wait for a place counts inside the start timeout */
   uint64_t queue_end_ms;
   uint64_t begun_ms, deadline_ms; /* monotonic */
@@ -79,6 +79,9 @@ void
 al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reason);
 void
 al_lane_emit(al_lane_t *lane, const char *type, const char *text);
+/* With what else there is to say: `v` is a map, and taken. */
+void
+al_lane_emit_with(al_lane_t *lane, const char *type, const char *text, al_val_t *v);
 void
 al_lane_free(al_lane_t *lane);
 void

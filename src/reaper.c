@@ -1,62 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reaper: ends registered lanes whose owner is gone or whose time is over. Only rows of the registry, one validated
- * name at a time. */
+/* Reaper: one sweep of a home: takes over lost lanes, ends those that nobody owns, tidies up what is left. */
 #include "lane_life.h"
 #include "mem.h"
+#include "sweep.h"
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
-#define EXPIRY_GRACE_MS 30000 /* a living owner ends its own lanes; only well past that time others do */
+/* Theory of operation. A sweep is a chain of steps on the loop, each of which ends in the next: lease, look (worker),
+ * adopt, list, victims, a few at a time, tidy (worker), strays, answer. The lease keeps two from doing the same work;
+ * nothing is wrong when they do (a row is claimed by compare-and-set, the end of a lane may be run twice).
+ * The look comes before the list: what it saw and the list does not know has no row. There is a second one after the
+ * list: a victim whose owner is gone and of which that saw nothing is proven gone; all others end by al_lima_destroy.
+ * Only then their rows are closed.
+ *
+ * A site runs one sweep at a time. A silent one that comes meanwhile is content with the one that runs, or, when that
+ * only waits for another process, with the sweep of that process; a request waits for its turn. */
+
+#define LEASE "sweep"
+#define LEASE_S 40       /* longer than any one end takes */
+#define RENEW_MS 10000
+#define LEASE_POLL_MS 50
+#define LEASE_WAIT_MS 60000 /* of a request, for the sweep of another process */
+#define WIDTH 4
 
 typedef struct victim_s {
   al_lane_row_t row;
   char reason[128];
+  bool alone; /* its owner is gone: nobody begins anything for it */
 } victim_t;
 
-typedef struct reap_s {
+typedef struct reap_s reap_t;
+
+typedef struct slot_s {
+  reap_t *r;
+  const victim_t *v;
+  bool busy;
+} slot_t;
+
+struct reap_s {
   al_site_t *site;
   al_driver_t *driver;
   bool force, dry;
+  bool leased, lost;       /* lost: another process has taken it over */
+  uint64_t begun_ms, renewed_ms;
+  uv_timer_t timer;
+  al_sweep_look_t look, proof; /* before the list of rows, and after it */
+  al_lane_row_t *rows;     /* open ones when they were listed */
+  size_t row_count;
+  bool booting;            /* one that is kept may be starting */
   victim_t *victims;
   size_t count, at;
+  slot_t slots[WIDTH];
+  int running;
+  bool ended;              /* of the victims */
   al_err_t err;
-  al_val_t *reaped, *kept, *strays; /* NULL for the silent sweep */
+  al_val_t *reaped, *kept, *strays, *removed, *notices; /* NULL for the silent sweep */
   al_job_t job;
   int report;              /* -ENOMEM: they are not whole */
   uint32_t id;
   void (*cb)(void *data);
   void *data;
-} reap_t;
+  reap_t *next;            /* waits behind the one that runs */
+};
 
 static void
-next_victim(reap_t *r);
+queue(reap_t *r);
+static void
+next_victims(reap_t *r);
 
-/* A row of this very engine without a lane: its end could not be written, since the disk was full or the like. */
-static bool
-is_forgotten(const reap_t *r, const al_lane_row_t *row) {
-  const al_engine_t *e = r->site->engine;
-  if (strcmp(row->owner_env, e->env_id)) return false;
-  for (const al_lane_t *l = e->lanes; l; l = l->next)
-    if (!l->finished && strcmp(l->spec.name, row->name) == 0) return false;
-  return true;
-}
-
-/* Why a row may be ended, or NULL to keep it (then *why says why). */
-static const char *
-verdict(const reap_t *r, const al_lane_row_t *row, const char **why) {
-  int alive = al_plat_ident_alive(&row->owner);
-  if (!al_name_valid(row->name)) {
-    *why = "its name is not one of ours";
-    return NULL;
-  }
-  if (alive == 0) return "its owner is gone";
-  if (row->state == AL_LANE_STUCK) return "an earlier close could not be proven";
-  if (alive > 0 && (int64_t) al_plat_boot_ms() > row->expires_boot_ms + EXPIRY_GRACE_MS) return "its lifetime is over";
-  if (alive > 0 && is_forgotten(r, row)) return "an earlier end could not be written";
-  if (r->force) return "asked for with --force";
-  *why = alive > 0 ? "in use by a living process" : "its owner could not be looked at";
-  return NULL;
-}
+/* ---- the report ---- */
 
 static void
 note(reap_t *r, al_val_t *list, const char *name, const char *reason, int ok, const char *message) {
@@ -71,26 +84,75 @@ note(reap_t *r, al_val_t *list, const char *name, const char *reason, int ok, co
 }
 
 static void
-reap_answer(reap_t *r) {
+answer(reap_t *r) {
   al_engine_t *e = r->site->engine;
-  e->busy--;
+  char text[AL_DB_NOTICE_MAX];
   if (r->cb) {
     r->cb(r->data);
   } else if (r->err.code) {
     al_val_free(r->reaped);
     al_val_free(r->kept);
     al_val_free(r->strays);
+    al_val_free(r->removed);
+    al_val_free(r->notices);
     al_engine_fail(e, r->id, &r->err);
   } else {
+    if (al_registry_notice(&r->site->registry, text)) r->report |= al_val_add(r->notices, al_val_text(text));
     al_val_t *v = al_val_map();
     int rc = al_val_set(v, "reaped", r->reaped) | al_val_set(v, "kept", r->kept) |
-      al_val_set(v, "unlisted", r->strays);
+      al_val_set(v, "unlisted", r->strays) | al_val_set(v, "removed", r->removed) |
+      al_val_set(v, "notices", r->notices);
     al_engine_answer(e, r->id, "reap", v, rc | r->report);
   }
+}
+
+static void
+reap_free(reap_t *r) {
+  al_sweep_look_free(&r->look);
+  al_sweep_look_free(&r->proof);
+  al_free(r->rows);
   al_free(r->victims);
   al_free(r);
+}
+
+/* ---- its end, and the next one ---- */
+
+static void
+timer_closed(uv_handle_t *h) {
+  reap_t *r = h->data, *next = r->next;
+  al_site_t *site = r->site;
+  al_engine_t *e = site->engine;
+  site->sweep = NULL;
+  answer(r);
+  reap_free(r);
+  while (next && next->cb) {
+    reap_t *silent = next;
+    next = silent->next;
+    silent->cb(silent->data);
+    al_free(silent);
+    e->busy--;
+  }
+  if (next) queue(next);
+  e->busy--;
   al_engine_check_end(e);
 }
+
+static void
+released(void *data, int status, const al_err_t *err) {
+  reap_t *r = data;
+  (void) status; /* a lease that stays ends with its time, or with its process */
+  (void) err;
+  uv_close((uv_handle_t *) &r->timer, timer_closed);
+}
+
+static void
+end(reap_t *r) {
+  al_engine_t *e = r->site->engine;
+  if (r->leased) al_registry_lease_release(&r->site->registry, LEASE, &e->self, e->env_id, released, r);
+  else released(r, 0, NULL);
+}
+
+/* ---- what is left ---- */
 
 static int
 find_strays(al_job_t *job) {
@@ -102,78 +164,178 @@ static void
 found_strays(al_job_t *job, int status) {
   reap_t *r = job->data;
   if (status < 0 && !r->err.code) al_err_set(&r->err, status, "lane directories without a row could not be looked for");
-  reap_answer(r);
+  end(r);
 }
 
 /* People are told of what no row leads to, since nothing else here would ever find it. */
 static void
-reap_end(reap_t *r) {
+tell_strays(reap_t *r) {
   if (r->cb || r->err.code) {
-    reap_answer(r);
+    end(r);
     return;
   }
-  r->job.data = r;
   al_worker_post(r->site->store, &r->job, find_strays, found_strays);
+}
+
+static int
+tidy(al_job_t *job) {
+  reap_t *r = job->data;
+  al_sweep_open_t open = {.rows = r->rows, .count = r->row_count, .booting = r->booting};
+  return al_sweep_tidy(&r->site->home, &r->look, &open, r->removed);
+}
+
+static void
+tidied(al_job_t *job, int status) {
+  reap_t *r = job->data;
+  if (status == -ENOMEM) r->report = status;
+  tell_strays(r);
+}
+
+static void
+victims_over(reap_t *r) {
+  if (r->dry || r->lost || r->err.code || r->site->engine->refuse) tell_strays(r);
+  else al_worker_post(r->site->io, &r->job, tidy, tidied);
+}
+
+/* ---- one victim ---- */
+
+static void
+slot_over(slot_t *s) {
+  reap_t *r = s->r;
+  s->busy = false;
+  r->running--;
+  next_victims(r);
 }
 
 static void
 row_written(void *data, int status, const al_err_t *err) {
-  reap_t *r = data;
   (void) status; /* another process may have closed the row in the same moment: the lane is gone in either case */
   (void) err;
-  r->at++;
-  next_victim(r);
+  slot_over(data);
 }
 
 static void
 destroyed(void *data, int status, const al_err_t *err) {
-  reap_t *r = data;
-  const victim_t *v = &r->victims[r->at];
+  slot_t *s = data;
+  reap_t *r = s->r;
+  const victim_t *v = s->v;
   note(r, r->reaped, v->row.name, v->reason, status == 0, status ? err->msg : NULL);
   al_registry_move(&r->site->registry, v->row.id, AL_LANE_CLOSING, status ? AL_LANE_STUCK : AL_LANE_CLOSED,
-    status ? err->msg : v->reason, row_written, r);
+    status ? err->msg : v->reason, row_written, s);
 }
 
 static void
 claimed(void *data, int status, const al_err_t *err) {
-  reap_t *r = data;
-  const victim_t *v = &r->victims[r->at];
-  if (status == AL_ELANE_CLOSED) { /* somebody else was quicker */
-    row_written(r, 0, NULL);
-    return;
-  }
+  slot_t *s = data;
+  reap_t *r = s->r;
+  const victim_t *v = s->v;
   if (status < 0) {
-    note(r, r->reaped, v->row.name, v->reason, 0, err->msg);
-    row_written(r, 0, NULL);
+    /* AL_ELANE_CLOSED: somebody else was quicker */
+    if (status != AL_ELANE_CLOSED) note(r, r->reaped, v->row.name, v->reason, 0, err->msg);
+    slot_over(s);
     return;
   }
-  al_lima_destroy(&r->driver->lima, v->row.name, destroyed, r);
+  if (v->alone && r->proof.whole && !al_sweep_seen(&r->proof, v->row.name)) destroyed(s, 0, NULL);
+  else al_lima_destroy(&r->driver->lima, v->row.name, destroyed, s);
 }
 
 static void
-next_victim(reap_t *r) {
-  if (r->at >= r->count) {
-    reap_end(r);
-    return;
-  }
-  const victim_t *v = &r->victims[r->at];
+start_victim(slot_t *s, const victim_t *v) {
+  reap_t *r = s->r;
+  s->v = v;
+  s->busy = true;
+  r->running++;
+  al_registry_claim_close(&r->site->registry, v->row.id, v->reason, claimed, s);
+}
+
+/* True when that was all there is to do about it. */
+static bool
+spared(reap_t *r, const victim_t *v) {
   if (r->dry) {
     note(r, r->reaped, v->row.name, v->reason, -1, NULL);
-    r->at++;
-    next_victim(r);
-    return;
+    return true;
   }
   al_lane_t *own = al_lane_find(r->site->engine, v->row.name);
-  if (own && own->state != AL_LANE_STUCK) { /* a lane of this very engine ends by its own machine, once */
-    al_err_t why = { 0 };
-    al_err_set(&why, AL_ELANE_CLOSED, "the lane was reaped: %s", v->reason);
-    al_lane_event(own, AL_LANE_ON_CLOSE, &why, v->reason);
-    note(r, r->reaped, v->row.name, v->reason, 1, NULL);
-    r->at++;
-    next_victim(r);
+  if (!own || own->state == AL_LANE_STUCK) return false;
+  /* a lane of this very engine ends by its own machine, once */
+  al_err_t why = { 0 };
+  al_err_set(&why, AL_ELANE_CLOSED, "the lane was reaped: %s", v->reason);
+  al_lane_event(own, AL_LANE_ON_CLOSE, &why, v->reason);
+  note(r, r->reaped, v->row.name, v->reason, 1, NULL);
+  return true;
+}
+
+static void
+renewed(void *data, int status, const al_err_t *err) {
+  reap_t *r = data;
+  (void) err;
+  if (status == 1) r->lost = true; /* this process stood still; another one goes on */
+  r->running--;
+  next_victims(r);
+}
+
+static void
+next_victims(reap_t *r) {
+  al_engine_t *e = r->site->engine;
+  uint64_t now = al_plat_mono_ms();
+  if (r->leased && now - r->renewed_ms > RENEW_MS) {
+    r->renewed_ms = now;
+    r->running++;
+    al_registry_lease_renew(&r->site->registry, LEASE, &e->self, e->env_id, LEASE_S, renewed, r);
+  }
+  if (r->lost || e->refuse) r->at = r->count;
+  for (size_t i = 0; i < WIDTH; i++) {
+    while (!r->slots[i].busy && r->at < r->count) {
+      const victim_t *v = &r->victims[r->at++];
+      if (!spared(r, v)) start_victim(&r->slots[i], v);
+    }
+  }
+  if (r->running || r->at < r->count || r->ended) return;
+  r->ended = true; /* without memory an answer comes at once, from inside of this */
+  victims_over(r);
+}
+
+/* ---- who they are ---- */
+
+/* A row of this very engine without a lane: its end could not be written, since the disk was full or the like. */
+static bool
+is_forgotten(const reap_t *r, const al_lane_row_t *row) {
+  const al_engine_t *e = r->site->engine;
+  if (strcmp(row->owner_env, e->env_id)) return false;
+  for (const al_lane_t *l = e->lanes; l; l = l->next)
+    if (!l->finished && strcmp(l->spec.name, row->name) == 0) return false;
+  return true;
+}
+
+static void
+judge(reap_t *r, const al_lane_row_t *row) {
+  al_sweep_rules_t rules = {.boot_ms = al_plat_boot_ms(), .now_s = time(NULL), .force = r->force, .patient = r->cb};
+  const char *why = "";
+  al_sweep_verdict_t verdict = al_sweep_judge(&rules, row, is_forgotten(r, row), &why);
+  if (verdict == AL_SWEEP_END) {
+    victim_t *v = &r->victims[r->count++];
+    v->row = *row;
+    v->alone = al_plat_ident_alive(&row->owner) == 0;
+    snprintf(v->reason, sizeof v->reason, "%s", why);
     return;
   }
-  al_registry_claim_close(&r->site->registry, v->row.id, v->reason, claimed, r);
+  r->booting |= row->state < AL_LANE_READY;
+  note(r, r->kept, row->name, why, -1, row->state == AL_LANE_STUCK ? row->reason : NULL);
+  if (verdict == AL_SWEEP_ORPHAN && !r->dry)
+    al_registry_note_orphan(&r->site->registry, row->id, (int64_t) rules.boot_ms);
+}
+
+static int
+look_again(al_job_t *job) {
+  reap_t *r = job->data;
+  return al_sweep_look(&r->site->home, &r->proof);
+}
+
+static void
+looked_again(al_job_t *job, int status) {
+  reap_t *r = job->data;
+  if (status < 0) r->proof.whole = false;
+  next_victims(r);
 }
 
 static void
@@ -181,23 +343,103 @@ listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, s
   reap_t *r = data;
   if (status < 0) r->err = *err;
   r->victims = count ? al_calloc(count, sizeof *r->victims) : NULL;
-  if (count && !r->victims) al_err_set(&r->err, -ENOMEM, "out of memory");
+  r->rows = count ? al_calloc(count, sizeof *r->rows) : NULL;
+  if (count && (!r->victims || !r->rows)) al_err_set(&r->err, -ENOMEM, "out of memory");
+  if (!r->err.code && count) memcpy(r->rows, rows, count * sizeof *rows);
   for (size_t i = 0; i < count && !r->err.code; i++) {
-    const char *why = NULL, *reason = verdict(r, &rows[i], &why);
-    if (!reason) {
-      note(r, r->kept, rows[i].name, why, -1, NULL);
-      continue;
-    }
-    r->victims[r->count].row = rows[i];
-    snprintf(r->victims[r->count++].reason, sizeof r->victims->reason, "%s", reason);
+    r->row_count = i + 1;
+    judge(r, &rows[i]);
   }
-  next_victim(r);
+  if (r->count && !r->dry && !r->err.code) al_worker_post(r->site->io, &r->job, look_again, looked_again);
+  else next_victims(r);
+}
+
+static void
+adopted(void *data, int status, const al_err_t *err) {
+  reap_t *r = data;
+  (void) status; /* a directory that cannot be read stays a stray, which is told */
+  (void) err;
+  al_registry_list(&r->site->registry, false, listed, r);
+}
+
+static int
+look(al_job_t *job) {
+  reap_t *r = job->data;
+  return al_sweep_look(&r->site->home, &r->look);
+}
+
+static void
+looked(al_job_t *job, int status) {
+  reap_t *r = job->data;
+  if (status < 0) {
+    al_err_set(&r->err, status, "the home could not be looked at");
+    end(r);
+  } else if (r->dry) {
+    al_registry_list(&r->site->registry, false, listed, r);
+  } else {
+    al_registry_adopt(&r->site->registry, &r->site->home, adopted, r);
+  }
+}
+
+/* ---- the lease ---- */
+
+static void
+take_lease(uv_timer_t *timer);
+
+static void
+leased(void *data, int status, const al_err_t *err) {
+  reap_t *r = data;
+  if (status == 0) {
+    r->leased = true;
+    r->renewed_ms = al_plat_mono_ms();
+    al_worker_post(r->site->io, &r->job, look, looked);
+    return;
+  }
+  if (status < 0) r->err = *err;
+  bool wait = status == 1 && !r->cb && !r->site->engine->refuse && al_plat_mono_ms() - r->begun_ms < LEASE_WAIT_MS;
+  if (wait) {
+    uv_timer_start(&r->timer, take_lease, LEASE_POLL_MS, 0);
+    return;
+  }
+  if (status == 1 && !r->cb) al_err_set(&r->err, AL_EBUSY, "another process is sweeping this home");
+  end(r); /* a silent one is content with the sweep of that process */
+}
+
+static void
+take_lease(uv_timer_t *timer) {
+  reap_t *r = timer->data;
+  al_engine_t *e = r->site->engine;
+  al_registry_lease_take(&r->site->registry, LEASE, &e->self, e->env_id, LEASE_S, leased, r);
+}
+
+static void
+begin(reap_t *r) {
+  r->site->sweep = r;
+  r->begun_ms = al_plat_mono_ms();
+  r->job.data = r;
+  for (size_t i = 0; i < WIDTH; i++) r->slots[i].r = r;
+  uv_timer_init(&r->site->engine->loop, &r->timer);
+  r->timer.data = r;
+  if (r->dry) al_worker_post(r->site->io, &r->job, look, looked);
+  else take_lease(&r->timer);
+}
+
+/* `r` may have others behind it. */
+static void
+queue(reap_t *r) {
+  reap_t *running = r->site->sweep;
+  if (!running) {
+    begin(r);
+    return;
+  }
+  while (running->next) running = running->next;
+  running->next = r;
 }
 
 static void
 start(reap_t *r) {
   r->site->engine->busy++;
-  al_registry_list(&r->site->registry, false, listed, r);
+  queue(r);
 }
 
 void
@@ -208,7 +450,17 @@ al_reaper_sweep(al_site_t *site, al_driver_t *driver, void (*cb)(void *data), vo
     return;
   }
   *r = (reap_t) { .site = site, .driver = driver, .cb = cb, .data = data };
-  start(r);
+  reap_t *running = site->sweep;
+  if (!running) {
+    start(r);
+  } else if (running->leased) { /* told when it is over, before requests that wait for their turn */
+    r->next = running->next;
+    running->next = r;
+    site->engine->busy++;
+  } else {
+    al_free(r);
+    cb(data);
+  }
 }
 
 void
@@ -223,7 +475,8 @@ al_do_reap(al_engine_t *e, al_request_t *req) {
   if (!rc) rc = al_site_lima(r->site, req->params, &r->driver, &err);
   if (!rc) rc = al_val_get_bool(req->params, "force", false, &r->force, &err);
   if (!rc) rc = al_val_get_bool(req->params, "dryRun", false, &r->dry, &err);
-  if (!rc && (!(r->reaped = al_val_list()) || !(r->kept = al_val_list())))
+  if (!rc && (!(r->reaped = al_val_list()) || !(r->kept = al_val_list()) || !(r->removed = al_val_list()) ||
+      !(r->notices = al_val_list())))
     rc = al_err_set(&err, -ENOMEM, "out of memory");
   if (!rc) {
     start(r);
@@ -231,6 +484,8 @@ al_do_reap(al_engine_t *e, al_request_t *req) {
   }
   if (r) {
     al_val_free(r->reaped);
+    al_val_free(r->kept);
+    al_val_free(r->removed);
     al_free(r);
   }
   al_engine_fail(e, req->id, &err);

@@ -148,12 +148,16 @@ static int
 write_state(move_t *m, sqlite3 *sql, int from, int to) {
   al_db_job_t *job = &m->call.job;
   sqlite3_stmt *st;
-  int rc = al__reg_prepare(
-    job, sql, "UPDATE lanes SET state = ?, reason = CASE WHEN ? = '' THEN reason ELSE ? END WHERE id = ?", &st);
+  /* A stuck lane is left alone for a while, after each try for longer, an hour in the end. */
+  int rc = al__reg_prepare(job, sql,
+    "UPDATE lanes SET state = ?1, reason = CASE WHEN ?2 = '' THEN reason ELSE ?2 END,"
+    " tries = tries + (?1 = 'stuck'), retry_s = CASE WHEN ?1 = 'stuck' THEN ?3 + min(3600, 15 << min(tries, 8)) ELSE"
+    " retry_s END WHERE id = ?4",
+    &st);
   if (rc) return rc;
   al__reg_bind_text(st, 1, al_lane_state_name(to));
   al__reg_bind_text(st, 2, m->reason);
-  al__reg_bind_text(st, 3, m->reason);
+  sqlite3_bind_int64(st, 3, al__reg_now_ms() / 1000);
   sqlite3_bind_int64(st, 4, m->id);
   if ((rc = al__reg_finish(job, sql, st, "write a lane's state"))) return rc;
   return al__reg_add_history(job, sql, m->id, al_lane_state_name(from), al_lane_state_name(to), m->reason);
@@ -237,6 +241,31 @@ al_registry_set_keeper(al_registry_t *r, int64_t id, const al_ident_t *keeper, a
   k->id = id;
   k->keeper = *keeper;
   al__reg_run(r, &k->call, run_keeper);
+}
+
+typedef struct orphan_s {
+  al__reg_call_t call;
+  int64_t id, boot_ms;
+} orphan_t;
+
+static int
+run_orphan(al_db_job_t *job, sqlite3 *sql) {
+  orphan_t *o = job->data;
+  sqlite3_stmt *st;
+  int rc = al__reg_prepare(job, sql, "UPDATE lanes SET orphan_boot_ms = ? WHERE id = ? AND state <> 'closed'", &st);
+  if (rc) return rc;
+  sqlite3_bind_int64(st, 1, o->boot_ms);
+  sqlite3_bind_int64(st, 2, o->id);
+  return al__reg_finish(job, sql, st, "note that a keeper is alone");
+}
+
+void
+al_registry_note_orphan(al_registry_t *r, int64_t id, int64_t boot_ms) {
+  orphan_t *o = al__reg_call(sizeof *o, NULL, NULL);
+  if (!o) return; /* the next sweep notes it */
+  o->id = id;
+  o->boot_ms = boot_ms;
+  al__reg_run(r, &o->call, run_orphan);
 }
 
 /* ---- the list ---- */

@@ -44,12 +44,16 @@ typedef void (*al_registry_cb)(void *data, int status, const al_err_t *err);
 
 /* One try to take a place: the row (name, owner, expiry … filled in by the caller) is inserted as REGISTERED and
  * row->id set when fewer than `max` lanes are open and no older waiter lives; else the ticket stays in the queue
- * and status is 1 with `holders` (names, comma-separated) filled. *ticket is 0 at first. Waiters whose process is
- * gone, or that have not asked for a minute, are dropped. Call again every 250 ms; al_registry_leave when giving up.
- * `row`, `ticket`, `holders` stay valid until cb. */
+ * and status is 1 with `queue` filled. queue->ticket is 0 at first. Waiters whose process is gone, or that have not
+ * asked for a minute, are dropped. Call again every 250 ms; al_registry_leave when giving up. `row` and `queue` stay
+ * valid until cb. */
+typedef struct al_queue_s {
+  int64_t ticket;
+  int position, of;   /* 1 = next; how many wait */
+  char holders[1024]; /* the open lanes, comma-separated */
+} al_queue_t;
 void
-al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap,
-  al_registry_cb cb, void *data);
+al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, al_queue_t *queue, al_registry_cb cb, void *data);
 void
 al_registry_leave(al_registry_t *r, int64_t ticket);
 /* Compare-and-set of the state, in one transaction with a history line. AL_EINTERNAL when the row is not in `from`,
@@ -70,6 +74,9 @@ al_registry_find(al_registry_t *r, const char *name, al_registry_list_cb cb, voi
 /* Which process outlives the owner for this lane. AL_ENO_SUCH_LANE when it is not open. `keeper` is copied. */
 void
 al_registry_set_keeper(al_registry_t *r, int64_t id, const al_ident_t *keeper, al_registry_cb cb, void *data);
+/* A sweep has seen that the owner is gone and the keeper alone has the lane. */
+void
+al_registry_note_orphan(al_registry_t *r, int64_t id, int64_t boot_ms);
 
 /* registry_history.c: what has become of a lane, closed or not, oldest first; of very many lines the newest 1,000. The
  * list is the callback's. AL_ENO_SUCH_LANE. */
@@ -114,8 +121,8 @@ void
 al_registry_lease_release(al_registry_t *r, const char *name, const al_ident_t *holder, const char *env,
   al_registry_cb cb, void *data);
 
-/* registry_adopt.c: rows for lane directories that carry our sealed record and have no open row, with owner and expiry as
- * in the record; `status` is how many. A row that was closed is in CLOSING then. */
+/* registry_adopt.c: rows for lane directories that carry our sealed record and have no open row, with owner and expiry
+ * as in the record; `status` is how many. A row that was closed is in CLOSING then. */
 void
 al_registry_adopt(al_registry_t *r, const al_home_t *home, al_registry_cb cb, void *data);
 

@@ -7,47 +7,59 @@
 #define RENEW_S 10  /* how often a waiter says that it still asks */
 #define SILENT_S 60 /* one that has not said so for longer has lost its turn */
 
+#define DEAD_MAX 64 /* dropped at one time; the next poll goes on */
+
 typedef struct admit_s {
   al__reg_call_t call;
   al_lane_row_t *row;
   int max;
-  int64_t *ticket;
-  char *holders;
-  size_t holders_cap;
+  al_queue_t *queue;
 } admit_t;
 
-/* Drops tickets that nobody asks for any more, since the process is gone or stands still or could not write that it has
- * left, and tells whether an older one than ours is still waiting. */
 static int
-older_waiter(admit_t *a, sqlite3 *sql, bool *older) {
-  al_db_job_t *job = &a->call.job;
+delete_ticket(al_db_job_t *job, sqlite3 *sql, int64_t ticket) {
   sqlite3_stmt *st;
-  int rc = al__reg_prepare(job, sql,
-    "SELECT ticket, pid, start, boot, exe, since_s FROM waiters WHERE ticket < ? ORDER BY ticket", &st);
+  int rc = al__reg_prepare(job, sql, "DELETE FROM waiters WHERE ticket = ?", &st);
   if (rc) return rc;
-  sqlite3_bind_int64(st, 1, *a->ticket);
-  int64_t dead[64];
+  sqlite3_bind_int64(st, 1, ticket);
+  return al__reg_finish(job, sql, st, "leave the queue");
+}
+
+/* Whether nobody asks for it any more: the process is gone or stands still or could not write that it has left. */
+static bool
+is_dead(sqlite3_stmt *st) {
+  al_ident_t id;
+  al__reg_read_ident(st, 1, &id);
+  int64_t since = al__reg_now_ms() / 1000 - sqlite3_column_int64(st, 5);
+  return since > SILENT_S || since < -SILENT_S /* the clock may have gone back */ || al_plat_ident_alive(&id) == 0;
+}
+
+/* Drops the dead, and counts who waits before us and in all. */
+static int
+take_position(admit_t *a, sqlite3 *sql) {
+  al_db_job_t *job = &a->call.job;
+  al_queue_t *q = a->queue;
+  int64_t dead[DEAD_MAX];
   int count = 0;
-  *older = false;
+  sqlite3_stmt *st;
+  int rc =
+    al__reg_prepare(job, sql, "SELECT ticket, pid, start, boot, exe, since_s FROM waiters ORDER BY ticket", &st);
+  if (rc) return rc;
+  q->position = 1;
+  q->of = 0;
   while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
-    al_ident_t id;
-    al__reg_read_ident(st, 1, &id);
-    int64_t since = al__reg_now_ms() / 1000 - sqlite3_column_int64(st, 5);
-    bool silent = since > SILENT_S || since < -SILENT_S; /* the clock may have gone back */
-    if (silent || al_plat_ident_alive(&id) == 0) {
-      if (count < 64) dead[count++] = sqlite3_column_int64(st, 0);
-    } else {
-      *older = true;
+    int64_t ticket = sqlite3_column_int64(st, 0);
+    if (ticket != q->ticket && is_dead(st)) {
+      if (count < DEAD_MAX) dead[count++] = ticket;
+      continue;
     }
+    q->of++;
+    q->position += ticket < q->ticket;
   }
   sqlite3_finalize(st);
   if (rc != SQLITE_DONE) return al_db_error(sql, rc, "read the queue", &job->err);
-  for (int i = 0; i < count; i++) {
-    rc = al__reg_prepare(job, sql, "DELETE FROM waiters WHERE ticket = ?", &st);
-    if (rc) return rc;
-    sqlite3_bind_int64(st, 1, dead[i]);
-    if ((rc = al__reg_finish(job, sql, st, "drop a waiter"))) return rc;
-  }
+  for (int i = 0; i < count; i++)
+    if ((rc = delete_ticket(job, sql, dead[i]))) return rc;
   return 0;
 }
 
@@ -65,7 +77,7 @@ renew_ticket(admit_t *a, sqlite3 *sql) {
   if (rc) return rc;
   al__reg_bind_ident(st, 1, &a->row->owner, a->call.start);
   sqlite3_bind_int64(st, 5, al__reg_now_ms() / 1000);
-  sqlite3_bind_int64(st, 6, *a->ticket);
+  sqlite3_bind_int64(st, 6, a->queue->ticket);
   sqlite3_bind_int(st, 7, RENEW_S);
   return al__reg_finish(job, sql, st, "stay in the queue");
 }
@@ -73,7 +85,7 @@ renew_ticket(admit_t *a, sqlite3 *sql) {
 static int
 take_ticket(admit_t *a, sqlite3 *sql) {
   al_db_job_t *job = &a->call.job;
-  if (*a->ticket) return renew_ticket(a, sql);
+  if (a->queue->ticket) return renew_ticket(a, sql);
   sqlite3_stmt *st;
   int rc =
     al__reg_prepare(job, sql, "INSERT INTO waiters (pid, start, boot, exe, since_s) VALUES (?, ?, ?, ?, ?)", &st);
@@ -81,7 +93,7 @@ take_ticket(admit_t *a, sqlite3 *sql) {
   al__reg_bind_ident(st, 1, &a->row->owner, a->call.start);
   sqlite3_bind_int64(st, 5, al__reg_now_ms() / 1000);
   if ((rc = al__reg_finish(job, sql, st, "join the queue"))) return rc;
-  *a->ticket = sqlite3_last_insert_rowid(sql);
+  a->queue->ticket = sqlite3_last_insert_rowid(sql);
   return 0;
 }
 
@@ -93,15 +105,16 @@ count_open(admit_t *a, sqlite3 *sql, int *open) {
   int rc = al__reg_prepare(
     job, sql, "SELECT name, state, owner_pid FROM lanes WHERE state <> 'closed' ORDER BY id", &st);
   if (rc) return rc;
-  size_t used = 0;
-  a->holders[0] = '\0';
+  size_t used = 0, cap = sizeof a->queue->holders;
+  char *holders = a->queue->holders;
+  holders[0] = '\0';
   *open = 0;
   while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
     ++*open;
-    int n = snprintf(a->holders + used, a->holders_cap - used, "%s%s (%s, process %lld)", used ? ", " : "",
-      al__reg_column(st, 0), al__reg_column(st, 1), (long long) sqlite3_column_int64(st, 2));
-    if (n > 0 && (size_t) n < a->holders_cap - used) used += (size_t) n;
-    else a->holders[used] = '\0';
+    int n = snprintf(holders + used, cap - used, "%s%s (%s, process %lld)", used ? ", " : "", al__reg_column(st, 0),
+      al__reg_column(st, 1), (long long) sqlite3_column_int64(st, 2));
+    if (n > 0 && (size_t) n < cap - used) used += (size_t) n;
+    else holders[used] = '\0';
   }
   sqlite3_finalize(st);
   return rc == SQLITE_DONE ? 0 : al_db_error(sql, rc, "count lanes", &job->err);
@@ -137,38 +150,23 @@ insert_lane(admit_t *a, sqlite3 *sql) {
 }
 
 static int
-delete_ticket(al_db_job_t *job, sqlite3 *sql, int64_t ticket) {
-  sqlite3_stmt *st;
-  int rc = al__reg_prepare(job, sql, "DELETE FROM waiters WHERE ticket = ?", &st);
-  if (rc) return rc;
-  sqlite3_bind_int64(st, 1, ticket);
-  return al__reg_finish(job, sql, st, "leave the queue");
-}
-
-static int
 run_admit(al_db_job_t *job, sqlite3 *sql) {
   admit_t *a = job->data;
-  bool older;
   int open, rc;
-  if ((rc = take_ticket(a, sql)) || (rc = older_waiter(a, sql, &older)) || (rc = count_open(a, sql, &open))) return rc;
-  if (older || open >= a->max) {
-    a->call.outcome = 1;
-    return 0;
-  }
+  if ((rc = take_ticket(a, sql)) || (rc = take_position(a, sql)) || (rc = count_open(a, sql, &open))) return rc;
+  a->call.outcome = a->queue->position > 1 || open >= a->max;
+  if (a->call.outcome) return 0;
   if ((rc = insert_lane(a, sql))) return rc;
-  return delete_ticket(job, sql, *a->ticket);
+  return delete_ticket(job, sql, a->queue->ticket);
 }
 
 void
-al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, int64_t *ticket, char *holders, size_t cap,
-  al_registry_cb cb, void *data) {
+al_registry_admit(al_registry_t *r, al_lane_row_t *row, int max, al_queue_t *queue, al_registry_cb cb, void *data) {
   admit_t *a = al__reg_call(sizeof *a, cb, data);
   if (!a) return;
   a->row = row;
   a->max = max;
-  a->ticket = ticket;
-  a->holders = holders;
-  a->holders_cap = cap;
+  a->queue = queue;
   al__reg_run(r, &a->call, run_admit);
 }
 

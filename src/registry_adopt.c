@@ -11,8 +11,8 @@
 
 /* Theory of operation. The sealed record says whose the lane is and until when, and is bound to its very directory. So
  * a lane that still lives is only counted again, and one that nobody owns is ended like any other row. It keeps the
- * number that its owner knows it by: a process whose registry was set aside under it goes on in the new one. What it was
- * doing is not in the record; `adopted` lets its owner say (registry.c).
+ * number that its owner knows it by: a process whose registry was set aside under it goes on in the new one. What it
+ * was doing is not in the record; `adopted` lets its owner say (registry.c).
  *
  * Order: a row is written before its directory is made and closed after that is gone. The directories are listed first,
  * then the row is looked for, then the directory is opened: one that begins or ends meanwhile is never taken over. */

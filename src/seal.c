@@ -70,7 +70,7 @@ parse_rest(const char *text, al_seal_t *s) {
   return true;
 }
 
-/* No JSON parser: the keeper has none, and who wrote this was us. What does not render to the same text again is not. */
+/* No JSON parser: the keeper has none, and who wrote this was us. What does not render to the same text is not. */
 static bool
 parse(const char *text, record_t *r) {
   char again[RECORD_MAX];

@@ -340,6 +340,14 @@ stage_processes(void) {
   }
 }
 
+/* Which they are. */
+AL_TEST_FN void
+stage_show_processes(void) {
+  char line[160];
+  snprintf(line, sizeof line, "ps -o pid,stat,args --ppid %d >&2", (int) getpid());
+  if (system(line)) fprintf(stderr, "  (no ps)\n");
+}
+
 /* A number out of the registry; 0 when there is no registry or no table. */
 AL_TEST_FN int
 stage_sql(const char *sql) {
@@ -371,6 +379,7 @@ stage_clean(const char *when, int fds) {
   int open_rows = stage_sql("SELECT count(*) FROM lanes WHERE state <> 'closed'");
   int waiters = stage_sql("SELECT count(*) FROM waiters"), now = stage_fds(), procs = stage_processes();
   if (now != fds) stage_show_fds();
+  if (procs) stage_show_processes();
   if (dirs || open_rows || waiters || now != fds || procs)
     fail_msg("%s: left are %d directories (%s), %d open rows, %d waiters, %d descriptors (before: %d), processes: %s",
       when, dirs, shown, open_rows, waiters, now, fds, procs ? "yes" : "no");

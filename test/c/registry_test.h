@@ -17,6 +17,7 @@ typedef struct fixture_s {
   bool called;
   al_lane_row_t rows[16];
   size_t count;
+  int position, of; /* of the last admission */
 } fixture_t;
 
 AL_TEST_FN void
@@ -101,8 +102,14 @@ a_row(char last) {
 
 AL_TEST_FN int
 admit(fixture_t *f, al_lane_row_t *row, int max, int64_t *ticket, char holders[256]) {
-  al_registry_admit(&f->r, row, max, ticket, holders, 256, answered, f);
+  static al_queue_t queue;
+  queue.ticket = *ticket;
+  al_registry_admit(&f->r, row, max, &queue, answered, f);
   run(f);
+  *ticket = queue.ticket;
+  snprintf(holders, 256, "%.255s", queue.holders);
+  f->position = queue.position;
+  f->of = queue.of;
   return f->status;
 }
 

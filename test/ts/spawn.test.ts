@@ -217,7 +217,7 @@ describe("createLane", () => {
       const started = Date.now();
       report("busy", await failure(() => open({ ...options, queueTimeoutSeconds: 2 })));
       report("waited", Date.now() - started >= 2000);
-      report("told", events.some((e) => e.type === "queued" && e.message?.includes(lane.name)));
+      report("told", events.some((e) => e.type === "queued" && e.position === 1 && e.of === 1 && e.message?.includes(lane.name)));
       const next = open({ ...options, queueTimeoutSeconds: 60 });
       await sleep(12000); // longer than the start may take
       await lane.close();

@@ -13,9 +13,13 @@ interface Reaped {
 }
 interface Report {
   readonly reaped: readonly Reaped[];
-  /** Lane directories without a row in the registry. */
+  /** Lane directories without a row in the registry and without our record. */
   readonly unlisted: readonly string[];
-  readonly kept: readonly { readonly name: string; readonly reason: string }[];
+  /** Temporary files and processes that nobody owned. */
+  readonly removed: readonly { readonly what: string; readonly reason: string }[];
+  /** Such as that the registry was damaged, and where it is now. */
+  readonly notices: readonly string[];
+  readonly kept: readonly { readonly name: string; readonly reason: string; readonly message?: string | null }[];
 }
 
 function outcome(r: Reaped, dryRun: boolean): string {
@@ -31,9 +35,9 @@ export function addReap(program: Command): void {
     .option("--json", "print one JSON object")
     .addHelpText(
       "after",
-      "\nOnly lanes of the registry are touched, each by its own name. A lane directory that the registry does not know\n" +
-        "(it was moved aside or lost) is named and left. Exits 1 when a lane could not be destroyed, or such a\n" +
-        "directory is there; with --dry-run 0.\n" +
+      "\nOnly lanes of the registry are touched, each by its own name. A lane that the registry does not know (it was\n" +
+        "lost) is taken over when its directory carries our record; any other directory is named and left. Exits 1 when\n" +
+        "a lane could not be destroyed, or such a directory is there; with --dry-run 0.\n" +
         "\nExamples:\n  agent-lane reap --dry-run\n  agent-lane reap",
     )
     .action(async (options: CommonOptions & { dryRun?: boolean; force?: boolean; json?: boolean }) => {
@@ -51,12 +55,18 @@ export function addReap(program: Command): void {
           outcome(r, dryRun),
           [plain(r.reason), plain(r.message)].filter((t) => t !== "").join(": "),
         ]),
-        ...report.kept.map((k) => [plain(k.name), "kept", plain(k.reason)]),
+        ...report.kept.map((k) => [
+          plain(k.name),
+          "kept",
+          [plain(k.reason), plain(k.message)].filter((t) => t !== "").join(": "),
+        ]),
         ...report.unlisted.map((name) => [
           plain(name),
           colours.red("left"),
           "the registry does not know this directory; `agent-lane doctor` says how to remove it",
         ]),
+        ...report.removed.map((r) => [plain(r.what), colours.green("removed"), plain(r.reason)]),
+        ...report.notices.map((text) => ["registry", colours.yellow("set aside"), plain(text)]),
       ];
       print(rows.length === 0 ? "There is nothing to reap." : table(["name", "outcome", "reason"], rows));
     });

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of a sweep: whom it may end, what there is, what is left over. reaper.c puts them together. */
+#ifndef AL_SWEEP_H
+#define AL_SWEEP_H
+
+#include "lima_procs.h"
+#include "registry.h"
+#include "val.h"
+
+/* ---- sweep_rules.c: pure but for the look at processes ---- */
+
+typedef struct al_sweep_rules_s {
+  uint64_t boot_ms;  /* now */
+  int64_t now_s;
+  bool force;        /* asked for by a person who means it: living owners count for nothing */
+  bool patient;      /* a stuck lane is left alone until its pause is over */
+} al_sweep_rules_t;
+
+typedef enum {
+  AL_SWEEP_KEEP,
+  AL_SWEEP_ORPHAN, /* kept for its keeper, which has not been seen alone before: to be noted */
+  AL_SWEEP_END
+} al_sweep_verdict_t;
+
+/* `forgotten`: a row of this very engine that has no lane. *why: for people, in every case. */
+al_sweep_verdict_t
+al_sweep_judge(const al_sweep_rules_t *rules, const al_lane_row_t *row, bool forgotten, const char **why);
+
+/* ---- sweep_look.c: what there is, looked at before the registry is. Worker thread. ---- */
+
+typedef struct al_sweep_proc_s {
+  al_ident_t id;
+  al__lima_kind_t kind;
+  char name[AL_NAME_LEN + 1];
+} al_sweep_proc_t;
+
+typedef struct al_sweep_look_s {
+  al_val_t *names; /* of which there is a directory, half or whole, or a process that says the name */
+  al_val_t *temps; /* paths below the home that may be left over */
+  al_sweep_proc_t *procs; /* host agents, wardens, QEMUs and ssh masters below this home */
+  size_t count, cap;
+  bool whole;      /* nothing was overlooked: a name that is not in `names` has nothing */
+} al_sweep_look_t;
+
+/* 0, or -ENOMEM. `out` is zeros before; free it in every case. */
+int
+al_sweep_look(const al_home_t *home, al_sweep_look_t *out);
+void
+al_sweep_look_free(al_sweep_look_t *look);
+bool
+al_sweep_seen(const al_sweep_look_t *look, const char *name);
+
+/* ---- sweep_tidy.c: ends what nobody owns. Worker thread. ---- */
+
+typedef struct al_sweep_open_s {
+  const al_lane_row_t *rows; /* the open ones, listed after the look */
+  size_t count;
+  bool booting;              /* a lane that is kept may be starting: its limactl has files in <home>/run */
+} al_sweep_open_t;
+
+/* Temporary files and directories, and processes of lanes that have neither row nor directory. What was removed or
+ * killed is added to `removed` as {what, reason} (NULL: not told). */
+int
+al_sweep_tidy(const al_home_t *home, const al_sweep_look_t *look, const al_sweep_open_t *open, al_val_t *removed);
+
+#endif
