@@ -148,11 +148,11 @@ static int
 write_state(move_t *m, sqlite3 *sql, int from, int to) {
   al_db_job_t *job = &m->call.job;
   sqlite3_stmt *st;
-  /* A stuck lane is left alone for a while, after each try for longer, an hour in the end. */
+  /* The first sweep tries a stuck lane again at once; after that it is left alone for a while, each time for longer. */
   int rc = al__reg_prepare(job, sql,
     "UPDATE lanes SET state = ?1, reason = CASE WHEN ?2 = '' THEN reason ELSE ?2 END,"
-    " tries = tries + (?1 = 'stuck'), retry_s = CASE WHEN ?1 = 'stuck' THEN ?3 + min(3600, 15 << min(tries, 8)) ELSE"
-    " retry_s END WHERE id = ?4",
+    " tries = tries + (?1 = 'stuck'), retry_s = CASE WHEN ?1 = 'stuck' THEN"
+    " ?3 + CASE WHEN tries = 0 THEN 0 ELSE min(3600, 15 << min(tries, 8)) END ELSE retry_s END WHERE id = ?4",
     &st);
   if (rc) return rc;
   al__reg_bind_text(st, 1, al_lane_state_name(to));

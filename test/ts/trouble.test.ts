@@ -112,8 +112,19 @@ describe("a create that fails and cannot be cleaned up", () => {
 describe("leftovers of a dead process", () => {
   it("do not keep a create waiting beyond its startTimeoutSeconds", async () => {
     const s = stage();
-    const dead = await s.run(`await create(); process.kill(process.pid, "SIGKILL");`);
+    // With its keeper, which would end the lane by itself.
+    const dead = await s.run(`
+      import { readFileSync, readdirSync } from "node:fs";
+      await create();
+      const keepers = readdirSync("/proc").filter((pid) => {
+        try { return /^\\d+$/.test(pid) && readFileSync("/proc/" + pid + "/cmdline", "latin1").startsWith(OPTIONS.home + "/bin/") &&
+          readFileSync("/proc/" + pid + "/cmdline", "latin1").split("\\0")[0].endsWith("/keeper"); } catch { return false; }
+      });
+      report("keepers", keepers.length);
+      for (const pid of keepers) process.kill(Number(pid), "SIGKILL");
+      process.kill(process.pid, "SIGKILL");`);
     expect(dead.err).toBe("");
+    expect(dead.said["keepers"]).toBe(1);
     expect(s.left()).toHaveLength(1);
     s.scenario({ at: { "delete.read": "hang" } });
     const r = await s.run(`
