@@ -359,7 +359,8 @@ static void
 forget_lanes(const char *path) {
   sqlite3 *db = NULL;
   assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-  assert_int_equal(sqlite3_exec(db, "DELETE FROM history; DELETE FROM waiters; DELETE FROM lanes", NULL, NULL, NULL),
+  assert_int_equal(sqlite3_exec(db,
+    "DROP TRIGGER IF EXISTS history_kept; DELETE FROM history; DELETE FROM waiters; DELETE FROM lanes", NULL, NULL, NULL),
     SQLITE_OK);
   sqlite3_close(db);
 }
@@ -380,10 +381,9 @@ keep_rows(void *data) {
     assert_true(err.msg[0]);
   } else {
     step_t s = {.loop = &loop};
-    char holders[256];
-    int64_t ticket = 0;
+    al_queue_t queue = {.ticket = 0};
 #define STEP(call) (s.done = false, call, al_test_until(&loop, &s.done, 20000), s.status)
-    rc = STEP(al_registry_admit(&r, &row, 9, &ticket, holders, sizeof holders, on_step, &s));
+    rc = STEP(al_registry_admit(&r, &row, 9, &queue, on_step, &s));
     if (!rc) rc = STEP(al_registry_move(&r, row.id, AL_LANE_REGISTERED, AL_LANE_CREATING, "x", on_step, &s));
     if (!rc) rc = STEP(al_registry_claim_close(&r, row.id, "y", on_step, &s));
     if (!rc) rc = STEP(al_registry_move(&r, row.id, AL_LANE_CLOSING, AL_LANE_CLOSED, "z", on_step, &s));
