@@ -243,13 +243,8 @@ check_outcome(const bad_t *b) {
 static void
 test_hostile_guest_ends_only_its_own_lane(void **state) {
   (void) state;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  const bool wrapped = true; /* a sanitizer keeps what is freed */
-#else
-  const bool wrapped = getenv("WRAP") && getenv("WRAP")[0]; /* valgrind, too */
-#endif
-  const bool measured = !wrapped && memory_reset();
-  if (wrapped) setenv("HOSTILE_MIB", "64", 1);
+  const bool measured = memory_reset();
+  if (memory_is_kept()) setenv("HOSTILE_MIB", "64", 1);
   if (!rig_agent_start(&good)) skip();
   run_t u = {0};
   good_exec(&u);
