@@ -132,7 +132,7 @@ test_output_follows_the_channel(void **state) {
   p.no_ack = true;
   uint32_t id = peer_exec(&p, 0, "head -c 30000000 /dev/zero");
   for (int i = 0; i < 8; i++) slow = burst(&p, 0); /* it has waited long by then */
-  assert_true(slow <= 81920 && slow > 65536);
+  assert_true(slow <= AL_PACING_LEAST && slow > AL_ACK_EVERY);
   p.no_ack = false;
   for (size_t n = 0; n < 20000000;) {
     assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
