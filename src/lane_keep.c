@@ -42,7 +42,7 @@ al_lane_keep(al_lane_t *lane, al_keeper_cb then) {
 
 void
 al_lane_unkeep(al_lane_t *lane) {
-  al_keeper_drop(lane->site->keeper, lane->spec.name);
+  if (lane->site->keeper) al_keeper_drop(lane->site->keeper, lane->spec.name);
 }
 
 void
