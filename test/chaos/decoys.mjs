@@ -22,7 +22,7 @@ const neighbour = (name) => name.slice(0, -1) + (name.endsWith("a") ? "b" : "a")
 
 /** A process that does nothing, under a command line that is nearly one of the lane's. */
 function pretend(argv0, args) {
-  const child = spawn("/bin/sh", ["-c", "while :; do read -r x; done", argv0, ...args], { argv0, stdio: ["pipe", "ignore", "ignore"] });
+  const child = spawn("/bin/sh", ["-c", "read -r x", argv0, ...args], { argv0, stdio: ["pipe", "ignore", "ignore"] });
   child.unref();
   return { pid: child.pid, start: startOf(child.pid), child, what: [argv0, ...args].join(" ") };
 }

@@ -23,8 +23,8 @@ function tally(done) {
   return counts;
 }
 
-/** What a pair still lacks: a victim that never was there at an edge has nothing to show. */
-const lacks = (c) => (c === undefined ? TIMES : c.killed === 0 ? 1 - c.absent : TIMES - c.killed);
+/** Whether a pair has not had its round of this turn: what has had none comes first. Who never was there has nothing to show. */
+const due = (c, turn) => c === undefined || (c.killed === 0 ? c.absent === 0 : turn >= c.killed);
 
 /** { rounds, skipped: [[pair, why]] } for scripts/chaos's options; `done` are the results that count. */
 export function plan({ rounds: limit, seed, edge, victim, guest, resume, done, keeper }) {
@@ -57,12 +57,12 @@ export function plan({ rounds: limit, seed, edge, victim, guest, resume, done, k
       for (const e of edges)
         for (const v of victims) {
           const c = counts.get(`${e.name} ${v}`);
-          if (!resume || turn < lacks(c)) rounds.push(next(e, v, turn + (c?.killed ?? 0)));
+          if (!resume || due(c, turn)) rounds.push(next(e, v, turn));
         }
   }
   for (let turn = 0; (resume && edge === undefined) || edge === "fault" ? turn < (resume ? TIMES : 1) : false; turn++)
     for (const name of Object.keys(FAULTS))
-      if ((victim ?? name) === name && (!resume || turn < lacks(counts.get(`fault ${name}`))))
+      if ((victim ?? name) === name && (!resume || due(counts.get(`fault ${name}`), turn)))
         rounds.push({ seed: nextSeed(), edge: "fault", victim: name, guest: "honest" });
   const had = done.filter((r) => r.edge === "random" && !r.absent).length;
   const want = edge === "random" ? Number(limit ?? 1) : resume && edge === undefined ? Math.max(0, RANDOM - had) : 0;
