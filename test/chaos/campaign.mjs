@@ -38,6 +38,7 @@ console.log(`chaos: seed ${seed}, ${rounds.length} rounds`);
 
 const scratch = mkdtempSync(join(tmpdir(), "chaos-"));
 const counts = { passed: 0, failed: 0, absent: 0, missed: 0, late: 0 };
+const slowest = {}; // how long it took to an edge: a lifetime must be longer
 const missing = new Set(); // victims that were not there when their edge came
 const until = args.seconds === undefined ? Infinity : Date.now() + Number(args.seconds) * 1000;
 
@@ -46,8 +47,9 @@ async function one(slot, round) {
   const began = Date.now();
   for (let attempt = 0; ; attempt++) {
     try {
-      const result = await (round.edge === "fault" ? runFault : runRound)(slot, { ...round, random: rng(round.seed), lifeMs: round.lifeMs * (1 + attempt) });
+      const result = await (round.edge === "fault" ? runFault : runRound)(slot, { ...round, random: rng(round.seed), lifeMs: Math.max(round.lifeMs, 1.5 * (slowest[round.edge] ?? 0)) * (1 + attempt) });
       const bad = !result.absent && isBad(result);
+      slowest[round.edge] = Math.max(slowest[round.edge] ?? 0, result.reached ?? 0);
       if (result.absent && round.edge !== "random") missing.add(`${round.edge} ${round.victim}`);
       counts[result.absent ? "absent" : bad ? "failed" : "passed"]++;
       appendFileSync(file, `${JSON.stringify({ version, commit: env.CHAOS_COMMIT, ...result })}\n`);

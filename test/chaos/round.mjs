@@ -111,7 +111,7 @@ export async function runRound(slot, round) {
     const stopped = victim === "owner-stop", from = Date.now();
     const killed = targets(victim, owner, home).filter((t) => kill(t, stopped ? "SIGSTOP" : "SIGKILL"));
     const turned = guest === "hostile" && owner.find("ready") !== undefined; // else it had no time to
-    const facts = { seed, edge, victim, guest: turned ? guest : "honest", ...(edge === "random" && { instant: round.instant }) };
+    const facts = { seed, edge, victim, guest: turned ? guest : "honest", reached: from - began, ...(edge === "random" && { instant: round.instant }) };
     if (killed.length === 0) {
       kill(owner.id);
       await owner.ended;
