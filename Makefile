@@ -113,7 +113,7 @@ $(B)/test_warden $(B)/test_warden_port: $(B)/warden
 $(B)/keeper: $(KEEPER_SRC) $(wildcard src/keeper/*.h src/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(KEEPER_SRC) $(LDFLAGS)
-$(B)/test_keeper $(B)/test_keeper_link $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk $(B)/test_reaper $(B)/test_db_faults: $(B)/keeper
+$(B)/test_keeper $(B)/test_keeper_link $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk $(B)/test_simulation $(B)/test_reaper $(B)/test_db_faults: $(B)/keeper
 
 # Guest agents: static, any Linux kernel of the last years. musl for our own architecture, Debian's cross compiler for arm64.
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)
