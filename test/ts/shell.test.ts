@@ -137,12 +137,13 @@ it("has ls and reap tell what a dead owner and a lost registry left", async () =
   const said = await run(`
     report("no program", await run(shell(lane.name, "--", "no-such-program"), "").ended);
     // It takes its keeper with it, which would end the lane by itself.
-    const keeper = "readdirSync('/proc').find((p) => { try { const s = readFileSync('/proc/' + p + '/stat', 'latin1');" +
-      " return s.includes('(keeper)') && s.split(') ')[1].split(' ')[1] === String(process.pid); } catch { return false; } })";
+    const keepers = "const keepers = () => readdirSync('/proc').filter((p) => { try {" +
+      " return readFileSync('/proc/' + p + '/stat', 'latin1').includes('(keeper)'); } catch { return false; } });";
     const dead = spawn(process.execPath, ["--input-type=module", "-e",
-      "import { readFileSync, readdirSync } from 'node:fs'; const { createLane } = await import(" + JSON.stringify(PACKAGE) +
-      "); const l = await createLane(" + JSON.stringify(OPTIONS) + "); console.log(l.name); process.kill(Number(" + keeper +
-      "), 'SIGKILL'); process.kill(process.pid, 'SIGKILL')"],
+      "import { readFileSync, readdirSync } from 'node:fs'; " + keepers + "const others = keepers(); const { createLane } = await import(" +
+      JSON.stringify(PACKAGE) + "); const l = await createLane(" + JSON.stringify(OPTIONS) + "); console.log(l.name);" +
+      "for (const p of keepers()) if (!others.includes(p) && readFileSync('/proc/' + p + '/cmdline', 'latin1').startsWith(" +
+      JSON.stringify(OPTIONS.home) + ")) process.kill(Number(p), 'SIGKILL'); process.kill(process.pid, 'SIGKILL')"],
       { stdio: ["ignore", "pipe", "ignore"] });
     let died = ""; dead.stdout.on("data", (d) => (died += d));
     await new Promise((ok) => dead.on("exit", ok));
