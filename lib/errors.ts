@@ -75,6 +75,10 @@ export const CORE_ERROR_CODES = [
 
 /** Codes that the core cannot know, with what they mean and what helps. */
 export const OWN_ERRORS = {
+  TIMER_FAILED: {
+    meaning: "The timer of `agent-lane reap --install` could not be set up or removed.",
+    cure: "See the message. Without a systemd of the user (`systemctl --user`) or launchd, run `agent-lane reap` from cron instead.",
+  },
   STDIN_FAILED: {
     meaning: "The stream that was given as a command's stdin failed, so the command was ended.",
     cure: "See the error's cause; the command has not seen the end of its input.",

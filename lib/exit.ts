@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's end: lanes are destroyed at exit and on signals, and an idle process is left alone.
+// The process's end: lanes are handed to their keeper at exit and on signals, and an idle process is left alone.
 import { isMainThread } from "node:worker_threads";
 import type { Engine } from "./engine.js";
 
-// How long the process's end may be held up. At `exit` nothing may wait long; a signal is answered by a person's
-// patience.
+// Lanes are handed to their keeper, which is a process of its own and ends them without us: that takes no time that
+// anybody would notice.
+const HAND_OVER_MS = 100;
+// How long the process's end may be held up by a lane that no keeper has (its keeper was killed, say). At `exit` nothing
+// may wait long; a signal is answered by a person's patience.
 const EXIT_MS = 2000;
 const SIGNAL_MS = 5000;
 // After a signal: time for rejections (a create in flight) to reach the caller before the process ends.
@@ -36,7 +39,7 @@ export class ExitGuard {
   #holds = 0;
   #ending = false;
   readonly #onExit = (): void => {
-    this.#engine.close(EXIT_MS);
+    this.#engine.close(EXIT_MS, HAND_OVER_MS);
   };
   readonly #onSignal: Listener = Object.assign((signal: NodeJS.Signals): void => this.#end(signal), {
     [OURS]: true as const,
@@ -77,7 +80,7 @@ export class ExitGuard {
     // Sandcastle's createSandbox handles signals itself, by process.exit: our turn is then `exit`.
     if (this.#ending || othersListen(signal)) return;
     this.#ending = true;
-    this.#engine.close(SIGNAL_MS);
+    this.#engine.close(SIGNAL_MS, HAND_OVER_MS);
     setTimeout(() => {
       this.#unlisten();
       process.kill(process.pid, signal);

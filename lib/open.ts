@@ -9,6 +9,30 @@ import { Lane, type NativeLane } from "./lane.js";
 import { START_TIMEOUT_ADVISED, type ResolvedOptions } from "./options.js";
 import { checkEnv } from "./rules.js";
 
+/** What is known of a lane without its handle: nothing in here leads to that. */
+interface Remains {
+  readonly name: string;
+  readonly engine: Engine;
+  readonly onEvent: ResolvedOptions["onEvent"];
+  readonly begun: number;
+  readonly release: () => void;
+  readonly over: () => boolean;
+}
+
+/**
+ * The last resort: an open lane whose handle nobody can reach any more is closed. That comes when the garbage collector
+ * sees it, which may be late or never: lifetime, the sync-in watchdog and the process's end do not wait for it.
+ */
+const dropped = new FinalizationRegistry<Remains>(({ name, engine, onEvent, begun, release, over }) => {
+  if (over() || engine.closed) return;
+  const message = `the handle of ${name} was dropped without close; the lane is closed now`;
+  tell(onEvent, { type: "warning", option: "handle", lane: name, timeMs: Date.now() - begun, message });
+  engine
+    .request("close", { lane: name, reason: "its handle was dropped" })
+    .catch(() => undefined) // it is stuck, which its events say, or the process ends
+    .finally(release);
+});
+
 const guards = new WeakMap<Engine, ExitGuard>();
 
 function guardOf(engine: Engine): ExitGuard {
@@ -58,7 +82,14 @@ export async function openLane(
   }
   checkMemory(options);
   const release = guardOf(engine).hold();
-  let lane: Lane | undefined;
+  const begun = Date.now();
+  const token = {};
+  const letGo = (): void => {
+    dropped.unregister(token);
+    release();
+  };
+  // The engine holds this for as long as the lane lives, so it must not hold the handle.
+  let handle: WeakRef<Lane> | undefined;
   let ended: string | undefined;
   let id = 0;
   const onLane = (value: unknown): void => {
@@ -66,7 +97,8 @@ export async function openLane(
     if (event.type === "closed" || event.type === "stuck") {
       engine.forget(id);
       ended = event.message ?? "it has ended";
-      lane?.ended(ended);
+      handle?.deref()?.ended(ended);
+      letGo();
     }
     tell(onEvent, event);
   };
@@ -82,7 +114,10 @@ export async function openLane(
       { onLane },
     );
     id = request.id;
-    lane = new Lane(engine, { ...options, env: { ...ownEnv, ...env } }, await request.done, release);
+    const native = await request.done;
+    const lane = new Lane(engine, { ...options, env: { ...ownEnv, ...env } }, native, letGo);
+    handle = new WeakRef(lane);
+    dropped.register(lane, { name: native.lane, engine, onEvent, begun, release, over: () => ended !== undefined }, token);
     if (ended !== undefined) lane.ended(ended);
     return lane;
   } catch (thrown) {

@@ -153,7 +153,22 @@ al_do_doctor(al_engine_t *e, al_request_t *r) {
   al_worker_post(t->own, &t->job, run_doctor, task_done);
 }
 
-/* ---- errors ---- */
+/* ---- small ones ---- */
+
+void
+al_do_home(al_engine_t *e, al_request_t *r) {
+  al_err_t err = { 0 };
+  al_home_t home;
+  const char *path;
+  int rc = al_val_get_text(r->params, "home", NULL, &path, &err);
+  if (rc || (rc = al_home_open(path, &home, &err))) {
+    al_engine_fail(e, r->id, &err);
+    return;
+  }
+  al_val_t *v = al_val_map();
+  rc = al_val_set(v, "home", al_val_text(home.root));
+  al_engine_answer(e, r->id, "home", v, rc);
+}
 
 void
 al_do_errors(al_engine_t *e, al_request_t *r) {
