@@ -18,7 +18,6 @@ namespace al {
 namespace {
 
 constexpr unsigned kCleanupMs = 2000;
-constexpr unsigned kHandOverMs = 100; // lanes that their keepers have need no more of an environment's end
 
 struct Core;
 void
@@ -156,7 +155,7 @@ CloseCore(Core *core, unsigned timeout_ms, unsigned hand_over_ms) {
 
 void
 CleanUp(void *data) {
-  CloseCore(static_cast<Core *>(data), kCleanupMs, kHandOverMs);
+  CloseCore(static_cast<Core *>(data), kCleanupMs, kCleanupMs);
 }
 
 void

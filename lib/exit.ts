@@ -3,11 +3,9 @@
 import { isMainThread } from "node:worker_threads";
 import type { Engine } from "./engine.js";
 
-// Lanes are handed to their keeper, which is a process of its own and ends them without us: that takes no time that
-// anybody would notice.
-const HAND_OVER_MS = 100;
-// How long the process's end may be held up by a lane that no keeper has (its keeper was killed, say). At `exit` nothing
-// may wait long; a signal is answered by a person's patience.
+// How long the process's end may be held up: what is not done then is the keeper's. At `exit` nothing may wait long; a
+// signal is answered by a person's patience. Not shorter, though the keeper would do: an engine that still works while
+// the process takes itself down meets libuv's own end, which aborts.
 const EXIT_MS = 2000;
 const SIGNAL_MS = 5000;
 // After a signal: time for rejections (a create in flight) to reach the caller before the process ends.
@@ -39,7 +37,7 @@ export class ExitGuard {
   #holds = 0;
   #ending = false;
   readonly #onExit = (): void => {
-    this.#engine.close(EXIT_MS, HAND_OVER_MS);
+    this.#engine.close(EXIT_MS);
   };
   readonly #onSignal: Listener = Object.assign((signal: NodeJS.Signals): void => this.#end(signal), {
     [OURS]: true as const,
@@ -80,7 +78,7 @@ export class ExitGuard {
     // Sandcastle's createSandbox handles signals itself, by process.exit: our turn is then `exit`.
     if (this.#ending || othersListen(signal)) return;
     this.#ending = true;
-    this.#engine.close(SIGNAL_MS, HAND_OVER_MS);
+    this.#engine.close(SIGNAL_MS);
     setTimeout(() => {
       this.#unlisten();
       process.kill(process.pid, signal);

@@ -15,6 +15,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import { makeImage, makePrograms, write } from "./image.mjs";
 
@@ -161,8 +162,9 @@ export class Stage {
     }, timeout);
     const ended = new Promise<Outcome>((resolve, reject) => {
       child.on("error", reject);
-      child.on("close", (status, signal) => {
+      child.on("close", async (status, signal) => {
         clearTimeout(late);
+        await this.#kept(child.pid);
         const said = Object.fromEntries(
           out
             .split("\n")
@@ -173,6 +175,12 @@ export class Stage {
       });
     });
     return { child, ended };
+  }
+
+  /** An owner's end waits for no lane: its keeper ends them. What is left after that is left. */
+  async #kept(owner: number | undefined): Promise<void> {
+    const keepers = () => this.processes().filter((line) => line.includes("--agent-lane-keeper") && line.includes(` ${owner}:`));
+    for (const end = Date.now() + 15_000; keepers().length > 0 && Date.now() < end; ) await sleep(50);
   }
 
   run(script: string, env: NodeJS.ProcessEnv = {}, timeout?: number): Promise<Outcome> {
