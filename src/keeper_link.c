@@ -18,7 +18,7 @@
  * wait; or when its time is over. */
 
 #define KEEP_MS 5000
-#define HELLO_MS 5000
+#define HELLO_MS 4000 /* before KEEP_MS is over, so that who waits hears why */
 #define AGAIN_MS 250
 #define AGAIN_MAX_MS 5000
 #define SETTLED_MS 1000 /* one that lived for longer is replaced at once */
