@@ -22,6 +22,7 @@
 #define RENEW_MS 10000
 #define LEASE_POLL_MS 50
 #define LEASE_WAIT_MS 60000 /* of a request, for the sweep of another process */
+#define RELEASE_MS 5000
 #define WIDTH 4
 
 typedef struct victim_s {
@@ -43,7 +44,7 @@ struct reap_s {
   al_driver_t *driver;
   bool force, dry;
   bool leased, lost;       /* lost: another process has taken it over */
-  uint64_t begun_ms, renewed_ms;
+  uint64_t begun_ms, renewed_ms, release_until_ms;
   uv_timer_t timer;
   al_sweep_look_t look, proof; /* before the list of rows, and after it */
   al_lane_row_t *rows;     /* open ones when they were listed */
@@ -138,17 +139,29 @@ timer_closed(uv_handle_t *h) {
 }
 
 static void
+release(uv_timer_t *timer);
+
+/* What could not be written for a moment is tried again; in the end a lease goes with its time, or with its process. */
+static void
 released(void *data, int status, const al_err_t *err) {
   reap_t *r = data;
-  (void) status; /* a lease that stays ends with its time, or with its process */
   (void) err;
-  uv_close((uv_handle_t *) &r->timer, timer_closed);
+  if (status < 0 && al_plat_mono_ms() < r->release_until_ms && !r->site->engine->refuse)
+    uv_timer_start(&r->timer, release, LEASE_POLL_MS, 0);
+  else uv_close((uv_handle_t *) &r->timer, timer_closed);
+}
+
+static void
+release(uv_timer_t *timer) {
+  reap_t *r = timer->data;
+  al_engine_t *e = r->site->engine;
+  al_registry_lease_release(&r->site->registry, LEASE, &e->self, e->env_id, released, r);
 }
 
 static void
 end(reap_t *r) {
-  al_engine_t *e = r->site->engine;
-  if (r->leased) al_registry_lease_release(&r->site->registry, LEASE, &e->self, e->env_id, released, r);
+  r->release_until_ms = al_plat_mono_ms() + RELEASE_MS;
+  if (r->leased) release(&r->timer);
   else released(r, 0, NULL);
 }
 
@@ -170,11 +183,8 @@ found_strays(al_job_t *job, int status) {
 /* People are told of what no row leads to, since nothing else here would ever find it. */
 static void
 tell_strays(reap_t *r) {
-  if (r->cb || r->err.code) {
-    end(r);
-    return;
-  }
-  al_worker_post(r->site->store, &r->job, find_strays, found_strays);
+  if (r->cb || r->err.code) end(r);
+  else al_worker_post(r->site->store, &r->job, find_strays, found_strays);
 }
 
 static int
@@ -255,9 +265,8 @@ spared(reap_t *r, const victim_t *v) {
     note(r, r->reaped, v->row.name, v->reason, -1, NULL);
     return true;
   }
-  al_lane_t *own = al_lane_find(r->site->engine, v->row.name);
+  al_lane_t *own = al_lane_find(r->site->engine, v->row.name); /* it ends by its own machine, once */
   if (!own || own->state == AL_LANE_STUCK) return false;
-  /* a lane of this very engine ends by its own machine, once */
   al_err_t why = { 0 };
   al_err_set(&why, AL_ELANE_CLOSED, "the lane was reaped: %s", v->reason);
   al_lane_event(own, AL_LANE_ON_CLOSE, &why, v->reason);
@@ -326,9 +335,9 @@ judge(reap_t *r, const al_lane_row_t *row) {
 }
 
 static int
-look_again(al_job_t *job) {
+look(al_job_t *job) {
   reap_t *r = job->data;
-  return al_sweep_look(&r->site->home, &r->proof);
+  return al_sweep_look(&r->site->home, r->rows ? &r->proof : &r->look);
 }
 
 static void
@@ -350,7 +359,7 @@ listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, s
     r->row_count = i + 1;
     judge(r, &rows[i]);
   }
-  if (r->count && !r->dry && !r->err.code) al_worker_post(r->site->io, &r->job, look_again, looked_again);
+  if (r->count && !r->dry && !r->err.code) al_worker_post(r->site->io, &r->job, look, looked_again);
   else next_victims(r);
 }
 
@@ -360,12 +369,6 @@ adopted(void *data, int status, const al_err_t *err) {
   (void) status; /* a directory that cannot be read stays a stray, which is told */
   (void) err;
   al_registry_list(&r->site->registry, false, listed, r);
-}
-
-static int
-look(al_job_t *job) {
-  reap_t *r = job->data;
-  return al_sweep_look(&r->site->home, &r->look);
 }
 
 static void
@@ -486,6 +489,7 @@ al_do_reap(al_engine_t *e, al_request_t *req) {
     al_val_free(r->reaped);
     al_val_free(r->kept);
     al_val_free(r->removed);
+    al_val_free(r->notices);
     al_free(r);
   }
   al_engine_fail(e, req->id, &err);

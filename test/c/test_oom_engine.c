@@ -52,8 +52,10 @@ is_report(const al_val_t *v) {
 
 static void
 is_reaped(const al_val_t *v) {
-  assert_int_equal(v->len, 3);
+  assert_int_equal(v->len, 5);
   assert_int_equal(al_val_get(v, "reaped")->len, 0);
+  assert_int_equal(al_val_get(v, "removed")->len, 0);
+  assert_int_equal(al_val_get(v, "notices")->len, 0);
   assert_int_equal(al_val_get(v, "unlisted")->len, 0);
 }
 
