@@ -40,7 +40,10 @@ const scratch = mkdtempSync(join(tmpdir(), "chaos-"));
 const counts = { passed: 0, failed: 0, absent: 0, missed: 0, late: 0 };
 const slowest = {}; // how long it took to an edge: a lifetime must be longer
 const missing = new Set(); // victims that were not there when their edge came
-const until = args.seconds === undefined ? Infinity : Date.now() + Number(args.seconds) * 1000;
+let until = args.seconds === undefined ? Infinity : Date.now() + Number(args.seconds) * 1000;
+
+// Interrupted, it ends the rounds that have begun: what they have found counts, and nothing of theirs stays.
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => (until = 0));
 
 async function one(slot, round) {
   const what = `${round.edge} ${round.victim} ${round.guest}${round.instant === undefined ? "" : ` at ${round.instant} ms`}`;
@@ -62,7 +65,7 @@ async function one(slot, round) {
     } catch (error) {
       if (!(error instanceof Missed)) throw error;
       console.log(`missed  ${what}, seed ${round.seed}: ${error.message}`);
-      if (attempt === 2) {
+      if (attempt === 2 || Date.now() > until) {
         counts.missed++;
         return;
       }

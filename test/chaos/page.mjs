@@ -71,7 +71,7 @@ Version ${versions.join(", ") || "none yet"}, commits ${commits.join(", ") || "n
 
 ${totals.join("\n")}
 
-Rounds by edge and victim; – : the victim does not exist there.
+Rounds by edge and victim; – : the victim was not there when the edge came.
 
 ${matrix.join("\n")}
 
