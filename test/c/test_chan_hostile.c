@@ -5,17 +5,13 @@
 #include "exec_test.h"
 #include "chan_int.h"
 #include "memory.h"
+#include "misdeeds.h"
 #include <sys/resource.h>
 
 #define RSS_MAX (32u << 20)     /* growth that a hostile guest may cause */
 #define FLOOD_MAX (1u << 20)    /* bytes of a flood that are looked at before the end */
-#define SERVED 0                /* nothing is wrong: slow, or much, but served */
 
-static const struct misdeed_s {
-  const char *name, *does;
-  int code;
-  const char *words; /* of the message */
-} misdeeds[] = {
+static const misdeed_t misdeeds[] = {
   {"ssh_banner", "is an SSH server", AL_EPEER_UNPROVEN, "it said \"SSH-2.0-OpenSSH_9.2p1 Debian-2\""},
   {"http_text", "is a web server", AL_EPEER_UNPROVEN, "it said \"HTTP/1.1 400 Bad Request\""},
   {"login_text", "is a login shell", AL_EPEER_UNPROVEN, "it said \"Last login: Sun Nov 29 20:00:00 2026\""},
@@ -78,7 +74,7 @@ cpu_ms(void) {
 /* ---- the lane with the hostile guest ---- */
 
 typedef struct bad_s {
-  const struct misdeed_s *m;
+  const misdeed_t *m;
   uv_pipe_t pipe;
   al_chan_t *chan;
   al_exec_t *exec;
@@ -161,7 +157,7 @@ bad_pipe_closed(uv_handle_t *h) {
 }
 
 static void
-bad_start(bad_t *b, const struct misdeed_s *m) {
+bad_start(bad_t *b, const misdeed_t *m) {
   static const al_chan_cbs_t chan_cbs = {.on_ready = bad_ready, .on_closed = bad_closed};
   int sv[2];
   *b = (bad_t) {.m = m, .cancel = strncmp(m->name, "cancelled", 9) == 0};
@@ -221,7 +217,7 @@ good_check(run_t *u) {
 
 static void
 check_outcome(const bad_t *b) {
-  const struct misdeed_s *m = b->m;
+  const misdeed_t *m = b->m;
   if (m->code == SERVED) {
     if (b->closed || b->err.code) fail_msg("%s: %s %s", m->name, b->why.msg, b->err.msg);
     if (strcmp(m->name, "crumbs") == 0) assert_int_equal(b->lines, 1u << 20);
@@ -285,36 +281,7 @@ test_hostile_guest_ends_only_its_own_lane(void **state) {
 static void
 test_hostile_table_is_in_the_docs(void **state) {
   (void) state;
-  static char want[16384], have[65536];
-  size_t n = 0;
-  for (size_t i = 0; i < MISDEEDS; i++) {
-    const struct misdeed_s *m = &misdeeds[i];
-    if (m->code == SERVED)
-      n += (size_t) snprintf(want + n, sizeof want - n, "| `%s` | %s | served, %s |\n", m->name, m->does, m->words);
-    else
-      n += (size_t) snprintf(
-        want + n, sizeof want - n, "| `%s` | %s | `%s`: … %s … |\n", m->name, m->does, al_err_name(m->code), m->words);
-  }
-  FILE *f = fopen("docs/HOSTILE.md", "re");
-  assert_non_null(f);
-  have[fread(have, 1, sizeof have - 1, f)] = 0;
-  fclose(f);
-  char *at = strstr(have, "| `");
-  assert_non_null(at);
-  size_t head = (size_t) (at - have);
-  for (char *p = at; (p = strchr(p, '\n')) != NULL;)
-    if (strncmp(++p, "| `", 3) != 0) {
-      at = p;
-      break;
-    }
-  if (getenv("AL_WRITE")) {
-    f = fopen("docs/HOSTILE.md", "we");
-    assert_non_null(f);
-    fprintf(f, "%.*s%s%s", (int) head, have, want, at);
-    fclose(f);
-  } else if ((size_t) (at - have) - head != n || memcmp(have + head, want, n) != 0) {
-    fail_msg("docs/HOSTILE.md is not what the test has: AL_WRITE=1 make run-test_chan_hostile writes it");
-  }
+  misdeeds_in_docs("# A hostile guest\n", misdeeds, MISDEEDS);
 }
 
 int

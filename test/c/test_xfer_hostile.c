@@ -4,17 +4,13 @@
  * docs/HOSTILE.md. */
 #include "xfer_test.h"
 #include "memory.h"
+#include "misdeeds.h"
 
 #define RSS_MAX (32u << 20)
-#define SERVED 0
 #define MAX_BYTES (8u << 20) /* of each copy */
 #define MAX_ENTRIES 5000u
 
-static const struct misdeed_s {
-  const char *name, *does;
-  int code;
-  const char *words; /* of the message; when served, what becomes of it */
-} misdeeds[] = {
+static const misdeed_t misdeeds[] = {
   {"file_for_ever", "sends a file that never ends", AL_EFILE_TOO_LARGE, "is larger than"},
   {"file_longer_than_said", "sends more than it says", AL_ECOPY_OUT_FAILED, "came incomplete"},
   {"file_shorter_than_said", "sends less than it says", AL_ECOPY_OUT_FAILED, "came incomplete"},
@@ -113,7 +109,7 @@ check_served(const rig_t *r, const char *name, const outcome_t *o) {
 }
 
 static void
-try(const struct misdeed_s *m) {
+try(const misdeed_t *m) {
   rig_t r;
   outcome_t o;
   const al_xfer_limits_t limits = { .max_bytes = MAX_BYTES, .max_entries = MAX_ENTRIES };
@@ -158,35 +154,7 @@ test_xfer_hostile_guest_changes_nothing_outside(void **state) {
 static void
 test_xfer_hostile_table_is_in_the_docs(void **state) {
   (void) state;
-  static char want[16384], have[65536];
-  size_t n = 0;
-  for (size_t i = 0; i < MISDEEDS; i++) {
-    const struct misdeed_s *m = &misdeeds[i];
-    if (m->code == SERVED)
-      n += (size_t) snprintf(want + n, sizeof want - n, "| `%s` | %s | served, %s |\n", m->name, m->does, m->words);
-    else
-      n += (size_t) snprintf(
-        want + n, sizeof want - n, "| `%s` | %s | `%s`: … %s … |\n", m->name, m->does, al_err_name(m->code), m->words);
-  }
-  FILE *f = fopen("docs/HOSTILE.md", "re");
-  assert_non_null(f);
-  have[fread(have, 1, sizeof have - 1, f)] = 0;
-  fclose(f);
-  char *at = strstr(have, "\n## Copying\n");
-  assert_non_null(at);
-  at = strstr(at, "|---|---|---|\n");
-  assert_non_null(at);
-  at = strchr(at, '\n') + 1;
-  size_t head = (size_t) (at - have);
-  while (strncmp(at, "| `", 3) == 0) at = strchr(at, '\n') + 1;
-  if (getenv("AL_WRITE")) {
-    f = fopen("docs/HOSTILE.md", "we");
-    assert_non_null(f);
-    fprintf(f, "%.*s%s%s", (int) head, have, want, at);
-    fclose(f);
-  } else if ((size_t) (at - have) - head != n || memcmp(have + head, want, n) != 0) {
-    fail_msg("docs/HOSTILE.md is not what the test has: AL_WRITE=1 make run-test_xfer_hostile writes it");
-  }
+  misdeeds_in_docs("\n## Copying\n", misdeeds, MISDEEDS);
 }
 
 int
