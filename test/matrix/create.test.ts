@@ -51,7 +51,7 @@ function makeDir(path: string): string {
 
 /**
  * Processes that belong to `home`, from outside: by their arguments, or by the LIMA_HOME that only limactl's family
- * has.
+ * has. Not the owner's keeper: it stays as long as its owner.
  */
 function processes(home: string, owner: number | undefined): string[] {
   const table = execFileSync("ps", ["-wweo", "pid=,stat=,args="], { encoding: "utf8", maxBuffer: 16 << 20 });
@@ -60,6 +60,7 @@ function processes(home: string, owner: number | undefined): string[] {
     const [, pid, state, args] = /^\s*(\d+)\s+(\S+)\s+(.*)$/.exec(entry) ?? [];
     if (!pid || !state || !args || state.startsWith("Z") || Number(pid) === owner || Number(pid) === process.pid)
       continue;
+    if (args.includes(`/keeper --agent-lane-keeper 1 --owner ${owner}:`)) continue;
     let environ = "";
     try {
       environ = readFileSync(`/proc/${pid}/environ`, "utf8");
