@@ -6,7 +6,7 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { after, before, describe, it } from "node:test";
-import { fails, openOwnLane, sha256, startOwner } from "./lib/lanes.mjs";
+import { agentLane, fails, openOwnLane, sha256, startOwner } from "./lib/lanes.mjs";
 import { laneProcesses, nothingLeft, productHome, until } from "./lib/world.mjs";
 import { makeWorld, temporaries } from "./lib/world-of-files.mjs";
 import { inTests } from "./transfer-in.mjs";
@@ -102,6 +102,9 @@ describe("an owner that is killed while it copies out", { concurrency: false }, 
     } finally {
       await lane.close();
     }
+    // A row whose keeper was still at work when that lane was made is the next sweep's.
+    const reap = agentLane(["reap"]);
+    assert.equal(reap.code, 0, `${reap.out} ${reap.errors}`);
     await nothingLeft();
   });
 });
