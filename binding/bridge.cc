@@ -143,11 +143,11 @@ OnTurn(void *data) {
 }
 
 int
-CloseCore(Core *core, unsigned timeout_ms, unsigned hand_over_ms) {
+CloseCore(Core *core, unsigned timeout_ms) {
   if (core->engine == nullptr) return 0;
   al_engine_t *engine = core->engine;
   core->engine = nullptr;
-  int left = al_engine_leave(engine, timeout_ms, hand_over_ms);
+  int left = al_engine_close(engine, timeout_ms);
   // No event comes from here on. Released, not aborted: answers that wait in the queue still reach their promises.
   core->waker.Release();
   return left;
@@ -155,7 +155,7 @@ CloseCore(Core *core, unsigned timeout_ms, unsigned hand_over_ms) {
 
 void
 CleanUp(void *data) {
-  CloseCore(static_cast<Core *>(data), kCleanupMs, kCleanupMs);
+  CloseCore(static_cast<Core *>(data), kCleanupMs);
 }
 
 void
@@ -242,15 +242,13 @@ public:
   Napi::Value
   Close(const Napi::CallbackInfo &info) {
     Napi::Env env = info.Env();
-    uint32_t ms = 0, hand_over = 0;
+    uint32_t ms = 0;
     if (!ReadUint32(info, 0, "timeoutMs", &ms)) return Napi::Value();
-    hand_over = ms;
-    if (info.Length() > 1 && !ReadUint32(info, 1, "handOverMs", &hand_over)) return Napi::Value();
     if (core_ == nullptr) return Napi::Number::New(env, 0);
     Core *core = core_;
     core_ = nullptr;
     napi_remove_env_cleanup_hook(env, CleanUp, core);
-    int left = CloseCore(core, ms, hand_over);
+    int left = CloseCore(core, ms);
     Unref();
     return Napi::Number::New(env, left);
   }

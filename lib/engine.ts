@@ -101,16 +101,15 @@ export class Engine {
   }
 
   /**
-   * Ends every lane, blocking for at most `timeoutMs`; open requests reject with INTERRUPTED. With `handOverMs` the lanes
-   * that a keeper has are left to it: nothing but the others is waited for after that time. Returns the number of lanes
-   * left.
+   * Ends every lane, blocking for at most `timeoutMs`; open requests reject with INTERRUPTED. Returns the number of
+   * lanes left.
    */
-  close(timeoutMs: number, handOverMs = timeoutMs): number {
+  close(timeoutMs: number): number {
     const engine = this.#native;
     if (engine === undefined) return 0;
     this.#native = undefined;
     this.#closed = true;
-    const left = engine.close(timeoutMs, handOverMs);
+    const left = engine.close(timeoutMs);
     if (this.#pending.size > 0) {
       setTimeout(() => {
         for (const [id, pending] of this.#pending) {

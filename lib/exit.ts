@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's end: lanes are handed to their keeper at exit and on signals, and an idle process is left alone.
+// The process's end: lanes are destroyed at exit and on signals, what is not done in time is their keeper's, and an idle
+// process is left alone.
 import { isMainThread } from "node:worker_threads";
 import type { Engine } from "./engine.js";
 
-// How long the process's end may be held up: what is not done then is the keeper's. At `exit` nothing may wait long; a
-// signal is answered by a person's patience. Not shorter, though the keeper would do: an engine that still works while
+// How long the process's end may be held up. At `exit` nothing may wait long; a signal is answered by a person's
+// patience. Not shorter, though the keeper would do: an engine that still works while
 // the process takes itself down meets libuv's own end, which aborts.
 const EXIT_MS = 2000;
 const SIGNAL_MS = 5000;

@@ -31,11 +31,8 @@ export interface NativeEngine {
   post(id: number, op: string, params: { readonly [key: string]: NativeValue }): void;
   /** Gives `n` bytes of a stream back after they have been handled. */
   taken(id: number, sub: number, n: number): void;
-  /**
-   * Ends all lanes, blocking for at most `timeoutMs`; with `handOverMs` no longer than it takes until what is left goes on
-   * without this process, see al_engine_leave. Returns the number of lanes that are left.
-   */
-  close(timeoutMs: number, handOverMs?: number): number;
+  /** Ends all lanes, blocking for at most `timeoutMs`. Returns the number of lanes that are left. */
+  close(timeoutMs: number): number;
 }
 
 interface Native {

@@ -101,11 +101,6 @@ al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n);
  * event comes after it. Returns the number of lanes left. */
 int
 al_engine_close(al_engine_t *e, unsigned timeout_ms);
-/* The same for a process that is about to end. It returns as soon as all lanes that are left are their keepers', who end
- * them without this process, and the registry knows that they are ending; after hand_over_ms it waits neither for the
- * registry nor for anything but lanes that no living keeper has. */
-int
-al_engine_leave(al_engine_t *e, unsigned timeout_ms, unsigned hand_over_ms);
 
 /* Any thread, needs no engine. Switches off what the terminal at `fd` does to output. 0 or -errno. */
 int

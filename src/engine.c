@@ -267,19 +267,10 @@ on_wake(uv_async_t *wake) {
 }
 
 void
-al_engine_recount(al_engine_t *e) {
-  if (!e->refuse) return; /* nobody waits */
-  al_census_t census = al_lanes_census(e);
-  uv_mutex_lock(&e->lock);
-  e->census = census;
-  e->counted = true;
-  uv_cond_signal(&e->ended_cond);
-  uv_mutex_unlock(&e->lock);
-}
-
-void
 al_engine_check_end(al_engine_t *e) {
-  al_engine_recount(e);
+  uv_mutex_lock(&e->lock);
+  e->lanes_left = al_lanes_count(e);
+  uv_mutex_unlock(&e->lock);
   if (!e->refuse || e->lanes || e->busy) return;
   if (!e->closing_sites) {
     e->closing_sites = true;
@@ -444,26 +435,17 @@ al_engine_hurry(al_engine_t *e, uint32_t id) {
   if (tell) uv_async_send(&e->wake);
 }
 
-/* Under the lock. Whether everything that is left goes on without us. */
-static bool
-handed_over(const al_engine_t *e, bool late) {
-  return e->counted && e->census.unkept == 0 && (late || (e->census.left > 0 && e->census.unsaid == 0));
-}
-
 int
-al_engine_leave(al_engine_t *e, unsigned timeout_ms, unsigned hand_over_ms) {
-  const uint64_t start = uv_hrtime(), ms = 1000000u;
-  uint64_t end = start + timeout_ms * ms, late = start + (hand_over_ms < timeout_ms ? hand_over_ms : timeout_ms) * ms;
-  bool hurry = hand_over_ms < timeout_ms;
+al_engine_close(al_engine_t *e, unsigned timeout_ms) {
+  uint64_t end = uv_hrtime() + (uint64_t) timeout_ms * 1000000u;
   uv_mutex_lock(&e->lock);
   e->stopping = true;
   uv_async_send(&e->wake);
   while (!e->ended) {
     uint64_t now = uv_hrtime();
-    if (now >= end || (hurry && handed_over(e, now >= late))) break;
-    (void) uv_cond_timedwait(&e->ended_cond, &e->lock, (now < late ? late : end) - now);
+    if (now >= end || uv_cond_timedwait(&e->ended_cond, &e->lock, end - now) == UV_ETIMEDOUT) break;
   }
-  int left = e->ended ? 0 : e->census.left;
+  int left = e->ended ? 0 : e->lanes_left;
   bool ended = e->ended;
   uv_mutex_lock(&e->telling);
   e->muted = true;
@@ -476,9 +458,4 @@ al_engine_leave(al_engine_t *e, unsigned timeout_ms, unsigned hand_over_ms) {
     engine_free(e);
   }
   return left;
-}
-
-int
-al_engine_close(al_engine_t *e, unsigned timeout_ms) {
-  return al_engine_leave(e, timeout_ms, timeout_ms);
 }

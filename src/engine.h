@@ -60,13 +60,6 @@ struct al_site_s {
   al_site_t *next;
 };
 
-/* Lanes that have a row and are not over. */
-typedef struct al_census_s {
-  int left;
-  int unkept;   /* of those: ones that no living keeper has */
-  int unsaid;   /* and ones of which the registry does not know yet that they end */
-} al_census_t;
-
 struct al_engine_s {
   al_engine_opts_t opts;
   char package_dir[1024];
@@ -84,8 +77,7 @@ struct al_engine_s {
   al_answer_t *answers[AL_ANSWER_LISTS]; /* of the open requests, one each, by id: they may be very many */
   al_answer_t *taken;   /* those whose receiver has consumed something */
   bool stopping, muted, ended, orphaned;
-  al_census_t census;
-  bool counted;         /* since al_engine_close has begun */
+  int lanes_left;
   /* loop thread only */
   bool untold;          /* events went out since the last on_turn */
   bool refuse;          /* al_engine_close has begun */
@@ -112,9 +104,6 @@ al_engine_emit(al_engine_t *e, al_event_type_t type, uint32_t id, int sub, al_va
 /* Call when a lane or an outside request has ended: lets a stopping engine go on. */
 void
 al_engine_check_end(al_engine_t *e);
-/* Call when the end of a lane has become known to the registry: tells who waits in al_engine_leave. */
-void
-al_engine_recount(al_engine_t *e);
 
 /* The site for `home` (params key "home"); opened when needed. */
 int

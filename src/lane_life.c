@@ -31,16 +31,11 @@ al_lane_find(al_engine_t *e, const char *name) {
   return NULL;
 }
 
-al_census_t
-al_lanes_census(const al_engine_t *e) {
-  al_census_t c = { 0 };
-  for (const al_lane_t *l = e->lanes; l; l = l->next) {
-    if (l->state < 0 || l->finished || l->attached) continue;
-    c.left++;
-    c.unkept += l->row.keeper.pid == 0 || al_plat_ident_alive(&l->row.keeper) != 1;
-    c.unsaid += !l->end_said;
-  }
-  return c;
+int
+al_lanes_count(const al_engine_t *e) {
+  int n = 0;
+  for (const al_lane_t *l = e->lanes; l; l = l->next) n += l->state >= 0 && !l->finished && !l->attached;
+  return n;
 }
 
 void

@@ -54,7 +54,6 @@ struct al_lane_s {
   bool finished;              /* everybody has been answered; only its timers are still closing */
   int ending;                 /* closes that destroy waits for */
   bool claimed;               /* the registry knows that it is closing */
-  bool end_said;              /* ... or could not be told */
   uint64_t retry_until_ms;    /* until then its end is tried again when memory or descriptors were short */
   /* parts */
   uv_timer_t start_timer, life_timer, sync_timer, retry_timer;
@@ -91,8 +90,8 @@ void
 al_lane_op_ended(al_lane_t *lane); /* the last thing that frees a call */
 al_lane_t *
 al_lane_find(al_engine_t *e, const char *name);
-al_census_t
-al_lanes_census(const al_engine_t *e);
+int
+al_lanes_count(const al_engine_t *e); /* that have a row and are not over */
 void
 al_lanes_close_all(al_engine_t *e);
 
