@@ -14,7 +14,6 @@
 
 #define BLOCK 512u    /* the unit of st_blocks, whatever the file system's own is */
 #define DEPTH_MAX 4   /* Lima's own directories have no directory in them */
-#define PREFIX "agent-lane-"
 
 /* ---- the directory ---- */
 
@@ -127,17 +126,14 @@ static int
 on_process(void *data, const al_ident_t *id, const char *cmdline, size_t len) {
   const search_t *s = data;
   const al_look_t *last = NULL;
-  for (size_t at = 0; at + AL_NAME_LEN <= len;) {
-    const char *hit = memmem(cmdline + at, len - at, PREFIX, sizeof PREFIX - 1);
-    if (!hit || (size_t) (cmdline + len - hit) < AL_NAME_LEN) break;
-    al_look_t *look = find_look(s, hit);
-    if (look && look != last) {
-      int before = look->processes;
-      count_in(s, look, id, cmdline, len);
-      if (look->processes > before) break; /* a process is of one lane */
-      last = look;
-    }
-    at = (size_t) (hit - cmdline) + 1;
+  char name[AL_NAME_LEN + 1];
+  for (const char *at = cmdline; al_name_next(&at, cmdline + len, name);) {
+    al_look_t *look = find_look(s, name);
+    if (!look || look == last) continue;
+    int before = look->processes;
+    count_in(s, look, id, cmdline, len);
+    if (look->processes > before) break; /* a process is of one lane */
+    last = look;
   }
   return 0;
 }

@@ -40,6 +40,20 @@ al_name_valid(const char *name) {
     part_valid(p) && p[PART] == '-' && part_valid(p + PART + 1);
 }
 
+bool
+al_name_next(const char **at, const char *end, char name[AL_NAME_LEN + 1]) {
+  const char *p = *at;
+
+  while ((p = memmem(p, (size_t) (end - p), PREFIX, sizeof PREFIX - 1)) && end - p >= AL_NAME_LEN) {
+    memcpy(name, p++, AL_NAME_LEN);
+    name[AL_NAME_LEN] = 0;
+    if (!al_name_valid(name)) continue;
+    *at = p;
+    return true;
+  }
+  return false;
+}
+
 static const char *
 guest_path_fault(const char *path, size_t len) {
   if (len == 0 || path[0] != '/') return "is not absolute";

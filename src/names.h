@@ -16,6 +16,10 @@ int
 al_name_make(char name[AL_NAME_LEN + 1], uint64_t unix_seconds, const uint8_t random[8]);
 bool
 al_name_valid(const char *name);
+/* The next valid name in the bytes from *at to `end`, whatever is around it: copied to `name`, and *at moved behind its
+ * first byte. False when there is no more. */
+bool
+al_name_next(const char **at, const char *end, char name[AL_NAME_LEN + 1]);
 
 /* Absolute, no empty, "." or ".." component, no NUL (len), no trailing slash, <= AL_PATH_MAX:
  * AL_EGUEST_PATH_INVALID. */

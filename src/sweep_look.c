@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PREFIX "agent-lane-" /* of every lane's name */
 #define TMP "_tmp."
 #define NAMELESS_MS 500 /* who has no command line for longer wants none */
 #define PAUSE_US 5000
@@ -129,14 +128,9 @@ add_proc(looking_t *l, const al_ident_t *id, const char *name, const char *cmdli
 static int
 on_process(void *data, const al_ident_t *id, const char *cmdline, size_t len) {
   looking_t *l = data;
-  const char *at = cmdline, *end = cmdline + len;
+  char name[AL_NAME_LEN + 1];
   if (len == 0 && id->exe[0]) l->nameless++;
-  while ((at = memmem(at, (size_t) (end - at), PREFIX, sizeof PREFIX - 1))) {
-    char name[AL_NAME_LEN + 1] = "";
-    if (end - at < AL_NAME_LEN) return 0;
-    memcpy(name, at, AL_NAME_LEN);
-    at += sizeof PREFIX - 1;
-    if (!al_name_valid(name)) continue;
+  for (const char *at = cmdline; al_name_next(&at, cmdline + len, name);) {
     bool known = al_sweep_seen(l->look, name);
     int rc = known ? 0 : al_val_add(l->look->names, al_val_text(name));
     bool listed = l->look->count && l->look->procs[l->look->count - 1].id.pid == id->pid;

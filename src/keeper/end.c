@@ -13,7 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PREFIX "agent-lane-"
 #define POLL_MS 10
 
 static void
@@ -36,13 +35,8 @@ static int
 strike(void *data, const al_ident_t *id, const char *cmdline, size_t len) {
   const al_keeper_t *k = data;
   char name[AL_NAME_LEN + 1], dir[AL_KEEPER_HOME_MAX + AL_NAME_LEN + 2];
-  for (size_t at = 0; at + AL_NAME_LEN <= len; at++) {
-    const char *p = memmem(cmdline + at, len - at, PREFIX, sizeof PREFIX - 1);
-    if (p == NULL || (size_t) (p - cmdline) + AL_NAME_LEN > len) return 0;
-    at = (size_t) (p - cmdline);
-    memcpy(name, p, AL_NAME_LEN);
-    name[AL_NAME_LEN] = 0;
-    if (!al_name_valid(name) || !is_due(k, name)) continue;
+  for (const char *at = cmdline; al_name_next(&at, cmdline + len, name);) {
+    if (!is_due(k, name)) continue;
     snprintf(dir, sizeof dir, "%s/%s", k->lima, name);
     if (al__lima_classify(dir, name, cmdline, len) == AL__PROC_NONE) continue;
     (void) al_plat_ident_kill(id, SIGKILL);

@@ -31,6 +31,27 @@ test_names_others_are_invalid(void **state) {
   assert_true(al_name_valid("agent-lane-0123abyz-89zzzzzz"));
 }
 
+/* As in a command line: between other bytes, zeros among them, halves, and one that begins inside of another try. */
+static void
+test_names_in_other_bytes(void **state) {
+  static const char text[] = "x\0/agent-lane-00000000-0000000/agent-lane-aaaaaaaa-bbbbbbbb.x\0"
+                             "agent-lane-agent-lane-cccccccc-dddddddd=agent-lane-0000000A-00000000,agent-lane-eeeeeeee-ffffffff";
+  static const char *const want[] = {"agent-lane-aaaaaaaa-bbbbbbbb", "agent-lane-cccccccc-dddddddd",
+    "agent-lane-eeeeeeee-ffffffff"};
+  char name[AL_NAME_LEN + 1];
+  (void) state;
+  const char *at = text, *end = text + sizeof text - 1;
+  for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+    assert_true(al_name_next(&at, end, name));
+    assert_string_equal(name, want[i]);
+  }
+  assert_false(al_name_next(&at, end, name));
+  at = text;
+  for (int i = 0; i < 2; i++) assert_true(al_name_next(&at, end - 1, name)); /* the last is not whole */
+  assert_false(al_name_next(&at, end - 1, name));
+  assert_false(al_name_next(&(const char *) {text}, text, name));
+}
+
 static void
 test_names_guest_paths(void **state) {
   static const char *const good[] = {"/a", "/a/b", "/.a/..b/...", "/a b/\xc3\xa4", "/..."};
@@ -82,6 +103,7 @@ main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_names_made_ones_are_valid),
     cmocka_unit_test(test_names_others_are_invalid),
+    cmocka_unit_test(test_names_in_other_bytes),
     cmocka_unit_test(test_names_guest_paths),
     cmocka_unit_test(test_names_guest_path_length),
     cmocka_unit_test(test_names_dotgit),
