@@ -109,7 +109,7 @@ $(B)/agent: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/pacing.h src/
 $(B)/warden: $(WARDEN_SRC) $(wildcard src/warden/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(WARDEN_SRC) $(LDFLAGS)
-$(B)/test_warden $(B)/test_warden_port: $(B)/warden
+$(B)/test_warden $(B)/test_warden_end $(B)/test_warden_port: $(B)/warden
 $(B)/keeper: $(KEEPER_SRC) $(wildcard src/keeper/*.h src/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(KEEPER_SRC) $(LDFLAGS)

@@ -2,7 +2,7 @@
 // Faults in the keeper, in its link, and in what the warden makes of it.
 const program = { test: "c:test_keeper" };
 const link = { test: "c:test_keeper_link" };
-const warden = { test: "c:test_warden" };
+const warden = { test: "c:test_warden_end" };
 export default [
   { name: "any process with the owner's pid is the owner", file: "src/keeper/watch_linux.c", ...program,
     from: `int alive = al_plat_ident_alive(&owner);

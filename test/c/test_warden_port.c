@@ -195,14 +195,7 @@ test_port_other_words_of_the_monitor_change_nothing(void **state) {
 
 int
 main(void) {
-  char exe[900];
-  if (al_plat_exe_path(exe, sizeof exe)) return 1;
-  *strrchr(exe, '/') = 0;
-  snprintf(warden, sizeof warden, "%s/warden", exe);
-  if (access(warden, X_OK)) {
-    fprintf(stderr, "%s is not built\n", warden);
-    return 1;
-  }
+  if (!find_warden()) return 1;
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
   const struct CMUnitTest tests[] = {T(test_port_adds_one_device_and_a_private_socket),
     T(test_port_is_not_there_for_a_shell), T(test_port_never_takes_a_name_that_is_there),

@@ -200,9 +200,14 @@ slurp(const char *path) {
 }
 
 AL_TEST_FN void
+until_there(const char *name) {
+  for (int i = 0; i < 2500 && access(in(name), F_OK); i++) usleep(2000);
+  assert_int_equal(access(in(name), F_OK), 0);
+}
+
+AL_TEST_FN void
 until_seen(void) {
-  for (int i = 0; i < 2500 && access(in("seen"), F_OK); i++) usleep(2000);
-  assert_int_equal(access(in("seen"), F_OK), 0);
+  until_there("seen");
 }
 
 AL_TEST_FN pid_t
@@ -244,6 +249,18 @@ expect_no_qemu(const line_t *l, const char *how, const char *word, const char *w
 AL_TEST_FN void
 expect_refused(const line_t *l, const char *word, const char *what) {
   expect_no_qemu(l, "warden: refused: ", word, what);
+}
+
+/* The one beside this program. */
+AL_TEST_FN bool
+find_warden(void) {
+  char exe[900];
+  if (al_plat_exe_path(exe, sizeof exe)) return false;
+  *strrchr(exe, '/') = 0;
+  snprintf(warden, sizeof warden, "%s/warden", exe);
+  if (access(warden, X_OK) == 0) return true;
+  fprintf(stderr, "%s is not built\n", warden);
+  return false;
 }
 
 #endif
