@@ -13,7 +13,8 @@ static void
 prelude_answer(al_lane_t *lane, int status, const al_err_t *err) {
   if (status < 0 && !lane->prelude_err.code) {
     lane->prelude_err = *err;
-    if (!lane->prelude_err.code) al_err_set(&lane->prelude_err, status, "a check before the start failed");
+    if (!lane->prelude_err.code)
+      al_err_set(&lane->prelude_err, status, "a check before the start failed: %s", uv_strerror(status));
   }
   if (--lane->prelude) {
     if (lane->cause.code) al_lane_give_up(lane, &lane->cause); /* who waits may be told now */
