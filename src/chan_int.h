@@ -31,7 +31,7 @@
 #define AL_WRITE_HOLD 4096u       /* fewer are cheaper to copy than to send from where they are */
 #define AL_WRITE_HELD (AL_WRITE_MAX / AL_WRITE_HOLD)
 #define AL_READ_MAX 262144u       /* read buffer: four frames of nearly the largest size */
-#define AL_ACK_LATEST 131072u     /* a fast channel is told less often: each frame to an emulated guest costs it 0.2 ms */
+#define AL_ACK_LATEST 131072u     /* a fast channel is told less often: each frame wakes an emulated guest */
 #define AL_ACK_FAST_MS 4          /* a channel is fast that brings AL_ACK_EVERY in less; */
 #define AL_ACK_WAIT_MS 1          /* then the rest is waited for that long */
 #define AL_CREDIT_EVERY (AL_WINDOW_DEFAULT / 2)

@@ -64,12 +64,8 @@ count_open(const al_guard_t *g) {
 static void
 warn(al_lane_t *lane, const char *option, const char *text) {
   al_val_t *v = al_val_map();
-  int rc = al_val_set(v, "type", al_val_text("warning")) | al_val_set(v, "option", al_val_text(option)) |
-    al_val_set(v, "lane", al_val_text(lane->spec.name)) |
-    al_val_set(v, "timeMs", al_val_int((int64_t) (al_plat_mono_ms() - lane->begun_ms))) |
-    al_val_set(v, "message", al_val_text(text));
-  if (rc) al_val_free(v);
-  else al_engine_emit(lane->engine, AL_EVENT_LANE, lane->watch_id, 0, v);
+  if (al_val_set(v, "option", al_val_text(option))) al_val_free(v);
+  else al_lane_emit_with(lane, "warning", text, v);
 }
 
 static void
