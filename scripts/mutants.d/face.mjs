@@ -2,7 +2,7 @@
 // Faults in what looks after lanes: the commands, the guard, lost handles, the process's end.
 export default [
   { name: "another instance of Lima is listed", file: "src/lima_look.c", test: "c:test_lima_look",
-    from: `if (look && look != last) {`, to: `if (look && look == last) {` },
+    from: `if (!look || look == last) continue;`, to: `if (!look || look != last) continue;` },
   { name: "a lane's size is its length", file: "src/lima_look.c", test: "c:test_lima_look",
     from: `(uint64_t) st.st_blocks * BLOCK;`, to: `(uint64_t) st.st_size;` },
   { name: "logs are emptied through a link", file: "src/lima_look.c", test: "c:test_lima_look",

@@ -26,7 +26,7 @@ export default [
   { name: "who waits never sweeps", file: "src/lane_admit.c", test: "ts:several", only: "killed in the queue",
     from: `al_reaper_sweep(site, lane->driver, swept, site);`, to: `swept(site);` },
   { name: "BUSY names nobody", file: "src/lane_admit.c", test: "ts:several", only: "BUSY names",
-    from: `lane->holders[0] ? lane->holders`, to: `lane->holders[0] ? "some"` },
-  { name: "the larger number goes first", file: "src/registry.c", test: "ts:several", only: "first come",
-    from: `if (older || open >= c->max) {`, to: `if (open >= c->max) {` },
+    from: `lane->queue.holders[0] ? lane->queue.holders`, to: `lane->queue.holders[0] ? "some"` },
+  { name: "the larger number goes first", file: "src/registry_admit.c", test: "ts:several", only: "first come",
+    from: `a->queue->position > 1 || open >= a->max;`, to: `open >= a->max;` },
 ];

@@ -146,6 +146,27 @@ test_chan_credits_what_was_consumed(void **state) {
   rig_end(&r);
 }
 
+/* What comes fast is acknowledged less often, but never left without. */
+static void
+test_chan_acknowledges_what_comes_fast(void **state) {
+  (void) state;
+  rig_t r;
+  al_frame_t f;
+  user_t u;
+  static char part[65536];
+  peer_ready(&r, NULL);
+  open_exec(&r, &u, false);
+  expect(&r, &f, AL_F_EXEC);
+  u.consume = false;
+  put(&r, 1, AL_F_DATA, 1, part, sizeof part);
+  expect(&r, &f, AL_F_ACK);
+  uint64_t first = al_get64(f.payload);
+  put(&r, 1, AL_F_DATA, 1, part, sizeof part); /* the last for now */
+  expect(&r, &f, AL_F_ACK);
+  assert_int_equal(al_get64(f.payload), first + AL_FRAME_HEADER + sizeof part);
+  rig_end(&r);
+}
+
 /* So that receivers which stall together cannot hold much. */
 static void
 test_chan_few_windows_are_large(void **state) {
@@ -279,6 +300,7 @@ main(void) {
     cmocka_unit_test(test_chan_stdin_keeps_to_its_credit),
     cmocka_unit_test(test_chan_cancel_drops_stdin_and_its_end),
     cmocka_unit_test(test_chan_credits_what_was_consumed),
+    cmocka_unit_test(test_chan_acknowledges_what_comes_fast),
     cmocka_unit_test(test_chan_few_windows_are_large),
     cmocka_unit_test(test_chan_guest_that_does_not_read_is_given_up),
     cmocka_unit_test(test_chan_silence_is_asked_and_ends_it),
