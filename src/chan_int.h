@@ -31,12 +31,12 @@
 #define AL_WRITE_HOLD 4096u       /* fewer are cheaper to copy than to send from where they are */
 #define AL_WRITE_HELD (AL_WRITE_MAX / AL_WRITE_HOLD)
 #define AL_READ_MAX 262144u       /* read buffer: four frames of nearly the largest size */
-#define AL_ACK_LATEST 131072u     /* a fast channel is told less often: each frame wakes an emulated guest */
+#define AL_ACK_LATEST 262144u     /* a fast channel is told less often: each frame wakes an emulated guest */
 #define AL_ACK_FAST_MS 4          /* a channel is fast that brings AL_ACK_EVERY in less; */
 #define AL_ACK_WAIT_MS 1          /* then the rest is waited for that long */
 #define AL_CREDIT_EVERY (AL_WINDOW_DEFAULT / 2)
-#define AL_WINDOW_GROWN (2 * AL_WINDOW_DEFAULT)
-#define AL_GROWN_MAX 16           /* such windows in one channel at a time: they bound what stalled receivers hold */
+#define AL_WINDOW_GROWN AL_WINDOW_MAX
+#define AL_GROWN_MAX 8           /* such windows in one channel at a time: they bound what stalled receivers hold */
 #define AL_CTL_MAX 65536u         /* control queue; a guest that lets it fill up is not taking anything */
 
 typedef enum {

@@ -2,7 +2,7 @@
 /* Pacing follows the time that the channel takes to deliver what is on its way, for that is what a ping waits. */
 #include "pacing.h"
 
-#define STEP 16384u /* each time: one busy moment of the other end is no slow channel */
+#define STEP 16384u /* at least, and an eighth: one busy moment of the other end is no slow channel */
 
 void
 al_pacing_full(al_pacing_t *p, uint64_t total, uint64_t now_ns) {
@@ -15,7 +15,8 @@ void
 al_pacing_acked(al_pacing_t *p, uint64_t total, uint64_t now_ns) {
   if (p->full_ns == 0 || total + AL_ACK_EVERY < p->full_total) return;
   uint64_t ns = now_ns - p->full_ns;
+  uint32_t step = p->most / 8 > STEP ? p->most / 8 : STEP;
   p->full_ns = 0;
-  if (ns > p->slow_ns) p->most = p->most > AL_PACING_LEAST + STEP ? p->most - STEP : AL_PACING_LEAST;
-  else if (ns < p->slow_ns / 2 && p->most < AL_PACING_MAX) p->most += STEP;
+  if (ns > p->slow_ns) p->most = p->most > AL_PACING_LEAST + step ? p->most - step : AL_PACING_LEAST;
+  else if (ns < p->slow_ns / 2) p->most = p->most < AL_PACING_MAX - step ? p->most + step : AL_PACING_MAX;
 }

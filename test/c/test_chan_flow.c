@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the channel against a scripted peer: pacing, credits, liveness, configuration. */
+#include "chan_int.h"
 #include "chan_peer.h"
 
 static void
@@ -112,6 +113,7 @@ test_chan_credits_what_was_consumed(void **state) {
   al_frame_t f;
   user_t u;
   static char part[65536];
+  const size_t grown = AL_WINDOW_GROWN - AL_WINDOW_DEFAULT;
   peer_ready(&r, NULL);
   open_exec(&r, &u, false);
   expect(&r, &f, AL_F_EXEC);
@@ -130,14 +132,15 @@ test_chan_credits_what_was_consumed(void **state) {
   al_stream_consumed(u.s, 1, 1);
   expect(&r, &f, AL_F_CREDIT);
   assert_int_equal(f.flags, 1);
-  assert_int_equal(al_get32(f.payload), 131072 + AL_WINDOW_DEFAULT); /* the receiver keeps up */
+  assert_int_equal(al_get32(f.payload), 131072 + grown); /* the receiver keeps up */
   al_stream_consumed(u.s, 1, 131072);
   assert_false(next(&r, &f, 50)); /* the guest has much left, so this goes with the next acknowledgement */
   put(&r, 1, AL_F_DATA, 1, part, sizeof part);
   expect(&r, &f, AL_F_ACK);
   expect(&r, &f, AL_F_CREDIT);
   assert_int_equal(al_get32(f.payload), 131072); /* once only */
-  for (int i = 0; i < 7; i++) put(&r, 1, AL_F_DATA, 1, part, sizeof part); /* exactly what is left of the credit */
+  for (size_t left = 131072 + grown - sizeof part + 131072; left > 0; left -= sizeof part)
+    put(&r, 1, AL_F_DATA, 1, part, sizeof part); /* exactly what is left of the credit */
   rig_idle(&r, 20);
   assert_false(r.closed);
   put(&r, 1, AL_F_DATA, 1, part, 1);
@@ -173,19 +176,20 @@ test_chan_few_windows_are_large(void **state) {
   (void) state;
   rig_t r;
   al_frame_t f;
-  user_t users[18];
+  user_t users[AL_GROWN_MAX + 2];
   static char part[65536];
   peer_ready(&r, NULL);
-  for (uint32_t id = 1; id <= 18; id++) {
+  for (uint32_t id = 1; id <= AL_GROWN_MAX + 2; id++) {
     open_exec(&r, &users[id - 1], false);
     expect(&r, &f, AL_F_EXEC);
     users[id - 1].consume = true;
-    if (id == 18) put(&r, 1, AL_F_RESET, 0, NULL, 0); /* one of the large ones is over */
+    if (id == AL_GROWN_MAX + 2) put(&r, 1, AL_F_RESET, 0, NULL, 0); /* one of the large ones is over */
     for (int i = 0; i < 2; i++) put(&r, id, AL_F_DATA, 1, part, sizeof part);
     do assert_true(next(&r, &f, AL_TEST_PATIENCE_MS));
     while (f.type == AL_F_ACK);
     assert_int_equal(f.type, AL_F_CREDIT);
-    assert_int_equal(al_get32(f.payload), id == 17 ? 131072 : 131072 + AL_WINDOW_DEFAULT);
+    uint32_t grown = id == AL_GROWN_MAX + 1 ? 0 : AL_WINDOW_GROWN - AL_WINDOW_DEFAULT;
+    assert_int_equal(al_get32(f.payload), 131072 + grown);
   }
   rig_end(&r);
 }

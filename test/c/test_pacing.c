@@ -30,6 +30,19 @@ test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged(void **
   assert_true(p.most > AL_ACK_EVERY);
 }
 
+/* A large one must not take as many steps down as it took up: each of them is a ping that waits. */
+static void
+test_pacing_takes_large_steps_where_much_is_on_its_way(void **state) {
+  (void) state;
+  al_pacing_t p = {.most = AL_PACING_MAX, .slow_ns = AL_PACING_SLOW_NS};
+  uint64_t total = 0, now = MS;
+  for (int i = 0; i < 20; i++) {
+    al_pacing_full(&p, total += p.most, now);
+    al_pacing_acked(&p, total, now += 9 * MS);
+  }
+  assert_true(p.most < AL_PACING_MAX / 4);
+}
+
 static void
 test_pacing_counts_from_the_first_full_to_nearly_all(void **state) {
   (void) state;
@@ -53,6 +66,7 @@ main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_pacing_grows_while_fast_and_stops_at_the_largest),
     cmocka_unit_test(test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged),
+    cmocka_unit_test(test_pacing_takes_large_steps_where_much_is_on_its_way),
     cmocka_unit_test(test_pacing_counts_from_the_first_full_to_nearly_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
