@@ -29,6 +29,17 @@ RawOutput(const Napi::CallbackInfo &info) {
   return Napi::Boolean::New(env, al_tty_raw_output(info[0].As<Napi::Number>().Int32Value()) == 0);
 }
 
+// leave(timeoutMs): for the end of the process. False when an engine had not stopped by then.
+Napi::Value
+Leave(const Napi::CallbackInfo &info) {
+  Napi::Env env = info.Env();
+  if (info.Length() != 1 || !info[0].IsNumber()) {
+    Napi::TypeError::New(env, "timeoutMs must be a number").ThrowAsJavaScriptException();
+    return env.Undefined();
+  }
+  return Napi::Boolean::New(env, al_engines_leave(info[0].As<Napi::Number>().Uint32Value()) == 0);
+}
+
 Napi::Object
 Init(Napi::Env env, Napi::Object exports) {
   StayLoaded();
@@ -36,6 +47,7 @@ Init(Napi::Env env, Napi::Object exports) {
   env.SetInstanceData(data); // deleted with the environment
   if (al::DefineEngine(env, data)) (void) exports.Set("open", Napi::Function::New(env, al::OpenEngine, "open"));
   (void) exports.Set("rawOutput", Napi::Function::New(env, RawOutput, "rawOutput"));
+  (void) exports.Set("leave", Napi::Function::New(env, Leave, "leave"));
   return exports;
 }
 

@@ -2,6 +2,7 @@
 // The JavaScript side of the engine: request ids to promises, and events to whoever asked for them.
 import type { CopyProgress } from "./copy.js";
 import { asLaneError, fromNative, LaneError, wordsOf, type NativeError } from "./errors.js";
+import { leaveAtExit } from "./exit.js";
 import { native, packageDir, type NativeEngine, type NativeEvent, type NativeValue } from "./native.js";
 
 /** Callbacks of one request. They must not throw. */
@@ -50,6 +51,7 @@ export class Engine {
   constructor() {
     try {
       this.#native = native().open(packageDir, (events) => this.#dispatch(events));
+      leaveAtExit();
     } catch (error) {
       if (error instanceof LaneError || typeof (error as NativeError).code !== "string") throw asLaneError(error);
       throw fromNative(error as NativeError);
@@ -172,7 +174,7 @@ export class Engine {
 
 let shared: Engine | undefined;
 
-/** The environment's engine, started at first use. Once closed, because the process ends, it stays closed. */
+/** The environment's engine, started at first use. Once closed it stays closed. */
 export function engine(): Engine {
   shared ??= new Engine();
   return shared;

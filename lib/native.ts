@@ -39,6 +39,11 @@ interface Native {
   open(packageDir: string, onEvents: (events: readonly NativeEvent[]) => void): NativeEngine;
   /** Switches off what the terminal at `fd` does to output. False when it cannot: the terminal is gone. */
   rawOutput(fd: number): boolean;
+  /**
+   * For the end of the process: engines with work stop where they are. Blocks for at most `timeoutMs`; false when one
+   * had not stopped by then.
+   */
+  leave(timeoutMs: number): boolean;
 }
 
 /** The package's root: this file lies in `dist/`, or in `lib/` during development. */

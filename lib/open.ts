@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts a lane: the create request, the lane's events, and the guard that destroys it with the process.
+// Starts a lane: the create request, the lane's events, and what becomes of a lane whose handle is lost.
 import { freemem, totalmem } from "node:os";
 import { engine as sharedEngine, type Engine } from "./engine.js";
 import { asLaneError, badOption } from "./errors.js";
 import { tell, type LaneEvent } from "./events.js";
-import { ExitGuard } from "./exit.js";
 import { Lane, type NativeLane } from "./lane.js";
 import { START_TIMEOUT_ADVISED, type ResolvedOptions } from "./options.js";
 import { checkEnv } from "./rules.js";
@@ -15,7 +14,6 @@ interface Remains {
   readonly engine: Engine;
   readonly onEvent: ResolvedOptions["onEvent"];
   readonly begun: number;
-  readonly release: () => void;
   readonly over: () => boolean;
 }
 
@@ -23,23 +21,14 @@ interface Remains {
  * The last resort: an open lane whose handle nobody can reach any more is closed. That comes when the garbage collector
  * sees it, which may be late or never: lifetime, the sync-in watchdog and the process's end do not wait for it.
  */
-const dropped = new FinalizationRegistry<Remains>(({ name, engine, onEvent, begun, release, over }) => {
+const dropped = new FinalizationRegistry<Remains>(({ name, engine, onEvent, begun, over }) => {
   if (over() || engine.closed) return;
   const message = `the handle of ${name} was dropped without close; the lane is closed now`;
   tell(onEvent, { type: "warning", option: "handle", lane: name, timeMs: Date.now() - begun, message });
   engine
     .request("close", { lane: name, reason: "its handle was dropped" })
-    .catch(() => undefined) // it is stuck, which its events say, or the process ends
-    .finally(release);
+    .catch(() => undefined); // it is stuck, which its events say, or the process ends
 });
-
-const guards = new WeakMap<Engine, ExitGuard>();
-
-function guardOf(engine: Engine): ExitGuard {
-  let guard = guards.get(engine);
-  if (guard === undefined) guards.set(engine, (guard = new ExitGuard(engine)));
-  return guard;
-}
 
 interface OpenOptions {
   /** Variables of the run, over those of the options. */
@@ -81,13 +70,9 @@ export async function openLane(
     tell(onEvent, { type: "warning", option: "startTimeoutSeconds", message });
   }
   checkMemory(options);
-  const release = guardOf(engine).hold();
   const begun = Date.now();
   const token = {};
-  const letGo = (): void => {
-    dropped.unregister(token);
-    release();
-  };
+  const letGo = (): void => void dropped.unregister(token);
   // The engine holds this for as long as the lane lives, so it must not hold the handle.
   let handle: WeakRef<Lane> | undefined;
   let ended: string | undefined;
@@ -117,14 +102,13 @@ export async function openLane(
     const native = await request.done;
     const lane = new Lane(engine, { ...options, env: { ...ownEnv, ...env } }, native, letGo);
     handle = new WeakRef(lane);
-    dropped.register(lane, { name: native.lane, engine, onEvent, begun, release, over: () => ended !== undefined }, token);
+    dropped.register(lane, { name: native.lane, engine, onEvent, begun, over: () => ended !== undefined }, token);
     if (ended !== undefined) lane.ended(ended);
     return lane;
   } catch (thrown) {
     const error = asLaneError(thrown);
     // A lane that had a name says "closed" or "stuck" right after its error; without one nothing more comes.
     if (error.lane === undefined) engine.forget(id);
-    release();
     throw error;
   }
 }

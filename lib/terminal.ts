@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The caller's terminal while a program of the guest has it: raw, and given back on every way out.
 import { isMainThread } from "node:worker_threads";
-import { OURS, othersListen } from "./exit.js";
 import { native } from "./native.js";
 
 export interface Size {
@@ -26,6 +25,9 @@ interface SizedOutput {
 
 type Listener = ((signal: NodeJS.Signals) => void) & { [OURS]?: true };
 
+// Marks our listeners, so that two copies of this package in one process know each other.
+const OURS: unique symbol = Symbol.for("agent-lane.signal") as never;
+
 const DEADLY = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"] as const;
 const held = new Set<Terminal>();
 
@@ -42,13 +44,25 @@ function side(n: number | undefined, otherwise: number): number {
   return n !== undefined && Number.isInteger(n) && n >= 1 && n <= 65535 ? n : otherwise;
 }
 
+/** Listeners of the widespread package signal-exit, which also gives way to any other listener: waiting for it would be a deadlock. */
+function signalExitListeners(): number {
+  const v3 = (process as { __signal_exit_emitter__?: { count?: number } }).__signal_exit_emitter__?.count;
+  const v4 = (globalThis as { [key: symbol]: { count?: number } | undefined })[Symbol.for("signal-exit emitter")]
+    ?.count;
+  return (v3 ?? 0) + (v4 ?? 0);
+}
+
+/** Whether somebody else decides what this signal does. */
+function othersListen(signal: NodeJS.Signals): boolean {
+  const foreign = (process.listeners(signal) as Listener[]).filter((listener) => listener[OURS] !== true);
+  return foreign.length > signalExitListeners();
+}
+
 // Who stops or kills us from outside finds a terminal that works. A signal that somebody else answers is theirs: the
 // process may go on, and ends with `exit` where it does not.
 const onDeath: Listener = (signal) => {
   if (othersListen(signal)) return;
   restoreTerminals();
-  const guarded = (process.listeners(signal) as Listener[]).some((l) => l !== onDeath && l[OURS] === true);
-  if (guarded) return; // it destroys the lanes first and then sends the signal again
   unlisten();
   process.kill(process.pid, signal);
 };

@@ -98,9 +98,16 @@ al_engine_taken(al_engine_t *e, uint32_t id, int sub, size_t n);
 /* Any thread, once, blocks at most timeout_ms: refuses new requests, fails the open ones with AL_EINTERRUPTED, destroys
  * every lane of this engine, ends the thread. What is not done in time is left to the reaper (rows stay). The memory is
  * gone afterwards, so no other thread may be inside al_engine_post or al_engine_taken, or enter it, from this call on; no
- * event comes after it. Returns the number of lanes left. */
+ * event comes after it. After al_engines_leave it does nothing. Returns the number of lanes left. */
 int
 al_engine_close(al_engine_t *e, unsigned timeout_ms);
+
+/* Any thread, when the process is about to end, for all its engines: those with work stop where they stand, at the next
+ * turn of their loops; their lanes are their keeper's. Without it libuv, which takes itself down inside
+ * exit(), aborts the process when a loop starts a child or sees one end meanwhile. Engines without work stay as they are.
+ * Blocks for at most timeout_ms. 0, or -ETIMEDOUT when one had not stopped by then (it does at its next turn). */
+int
+al_engines_leave(unsigned timeout_ms);
 
 /* Any thread, needs no engine. Switches off what the terminal at `fd` does to output. 0 or -errno. */
 int

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Engine: the core's own thread and loop, the inbox from JavaScript, the events back, and the end of both. */
+/* Engine: the core's own thread and loop, the inbox from JavaScript, and the events back. Its end is in engine_end.c. */
 #include "engine.h"
 #include "lane_life.h"
 #include "mem.h"
@@ -198,8 +198,8 @@ al_engine_answer(al_engine_t *e, uint32_t id, const char *op, al_val_t *value, i
   al_engine_fail(e, id, &err);
 }
 
-static void
-request_free(al_request_t *r) {
+void
+al_request_free(al_request_t *r) {
   al_val_free(r->params);
   al_free(r);
 }
@@ -247,6 +247,7 @@ static void
 on_wake(uv_async_t *wake) {
   al_engine_t *e = wake->data;
   uv_mutex_lock(&e->lock);
+  al_engine_heed_leave(e);
   al_request_t *list = e->inbox;
   e->inbox = NULL;
   e->inbox_tail = &e->inbox;
@@ -256,7 +257,7 @@ on_wake(uv_async_t *wake) {
     al_request_t *r = list;
     list = r->next;
     dispatch(e, r);
-    request_free(r);
+    al_request_free(r);
   }
   give_taken(e);
   if (stopping && !e->refuse) {
@@ -281,37 +282,17 @@ al_engine_check_end(al_engine_t *e) {
 }
 
 static void
-engine_free(al_engine_t *e) {
-  for (al_request_t *r = e->inbox; r;) {
-    al_request_t *next = r->next;
-    request_free(r);
-    r = next;
-  }
-  for (size_t i = 0; i < AL_ANSWER_LISTS; i++) {
-    for (al_answer_t *a = e->answers[i]; a;) {
-      al_answer_t *next = a->next;
-      al_event_free(&a->event);
-      a = next;
-    }
-  }
-  uv_cond_destroy(&e->ended_cond);
-  uv_mutex_destroy(&e->telling);
-  uv_mutex_destroy(&e->lock);
-  al_free(e);
-}
-
-static void
 run_thread(void *arg) {
   al_engine_t *e = arg;
   uv_run(&e->loop, UV_RUN_DEFAULT);
   tell_turn(e);
-  uv_loop_close(&e->loop);
   uv_mutex_lock(&e->lock);
-  e->ended = true;
+  e->ended = true; /* before the loop goes: nobody may wake one that is gone */
   bool orphaned = e->orphaned;
-  uv_cond_signal(&e->ended_cond);
+  uv_cond_broadcast(&e->ended_cond);
   uv_mutex_unlock(&e->lock);
-  if (orphaned) engine_free(e);
+  uv_loop_close(&e->loop);
+  if (orphaned) al_engine_free(e);
 }
 
 static int
@@ -365,6 +346,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err) {
   if ((rc = uv_async_init(&e->loop, &e->wake, on_wake))) goto no_async;
   prepare_turns(e);
   if ((rc = uv_thread_create(&e->thread, run_thread, e))) goto no_thread;
+  al_engine_list(e);
   *out = e;
   return 0;
 no_thread:
@@ -433,29 +415,4 @@ al_engine_hurry(al_engine_t *e, uint32_t id) {
   if (a) a->hurry = true;
   uv_mutex_unlock(&e->lock);
   if (tell) uv_async_send(&e->wake);
-}
-
-int
-al_engine_close(al_engine_t *e, unsigned timeout_ms) {
-  uint64_t end = uv_hrtime() + (uint64_t) timeout_ms * 1000000u;
-  uv_mutex_lock(&e->lock);
-  e->stopping = true;
-  uv_async_send(&e->wake);
-  while (!e->ended) {
-    uint64_t now = uv_hrtime();
-    if (now >= end || uv_cond_timedwait(&e->ended_cond, &e->lock, end - now) == UV_ETIMEDOUT) break;
-  }
-  int left = e->ended ? 0 : e->lanes_left;
-  bool ended = e->ended;
-  uv_mutex_lock(&e->telling);
-  e->muted = true;
-  uv_mutex_unlock(&e->telling);
-  if (!ended) e->orphaned = true;
-  uv_thread_t thread = e->thread;
-  uv_mutex_unlock(&e->lock);
-  if (ended) {
-    uv_thread_join(&thread);
-    engine_free(e);
-  }
-  return left;
 }

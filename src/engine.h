@@ -70,13 +70,17 @@ struct al_engine_s {
   uv_async_t wake;
   uv_prepare_t before_poll;
   uv_check_t after_poll;
-  uv_mutex_t lock;      /* guards inbox, answers, stopping, ended */
+  uv_mutex_t lock;      /* guards inbox, answers and the flags below but `muted` */
   uv_mutex_t telling;   /* guards muted, and is held while the opts' functions run; taken inside of lock */
-  uv_cond_t ended_cond;
+  uv_cond_t ended_cond; /* of ended and left */
   al_request_t *inbox, **inbox_tail;
   al_answer_t *answers[AL_ANSWER_LISTS]; /* of the open requests, one each, by id: they may be very many */
   al_answer_t *taken;   /* those whose receiver has consumed something */
   bool stopping, muted, ended, orphaned;
+  bool leaving;         /* the process ends */
+  bool left;            /* ... and the thread has seen it */
+  bool stopped;         /* ... and stands still for ever */
+  al_engine_t *next;    /* of the process's engines; under their own lock (engine_end.c) */
   int lanes_left;
   /* loop thread only */
   bool untold;          /* events went out since the last on_turn */
@@ -86,6 +90,17 @@ struct al_engine_s {
   al_lane_t *lanes;
   int busy;             /* requests outside lanes that still run */
 };
+
+/* engine_end.c. The process's engines are listed from open to free. */
+void
+al_engine_list(al_engine_t *e);
+void
+al_engine_free(al_engine_t *e);
+void
+al_request_free(al_request_t *r);
+/* Under e->lock, with each turn that somebody asked for. Does not come back when the process ends and there is work. */
+void
+al_engine_heed_leave(al_engine_t *e);
 
 /* Answers. `value` is taken; err is copied. */
 void

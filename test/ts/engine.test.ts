@@ -6,7 +6,7 @@ import { rejection } from "./support/fake-engine.js";
 
 vi.mock("../../lib/native.js", () => ({
   packageDir: "/",
-  native: () => ({ open: () => ({ post: () => undefined, taken: () => undefined, close: () => 1 }) }),
+  native: () => ({ open: () => ({ post: () => undefined, taken: () => undefined, close: () => 1 }), leave: () => true }),
 }));
 
 it("a request that the core leaves unanswered is rejected with INTERRUPTED when the engine closes", async () => {

@@ -1,126 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's end: what a signal or an exit does to lanes, in processes of their own.
-import { spawn } from "node:child_process";
-import { join } from "node:path";
-import { describe, expect, it } from "vitest";
+// The process's end, in processes of their own on a scripted limactl: nothing holds it up or changes it, and lanes are gone.
+import { afterEach, describe, expect, it } from "vitest";
+import { Stage } from "./support/stage.js";
 
-const exitModule = join(import.meta.dirname, "..", "..", "dist", "exit.js");
+const stages: Stage[] = [];
+afterEach(() => stages.splice(0).forEach((s) => s.remove()));
 
-interface End {
-  readonly code: number | null;
-  readonly signal: string | null;
-  readonly out: string;
+function stage(scenario: object = {}): Stage {
+  const s = new Stage();
+  stages.push(s);
+  s.scenario(scenario);
+  return s;
 }
 
-// A guard on an engine that only says what is asked of it. `body` runs with `guard` and `release`.
-function run(body: string, signal?: NodeJS.Signals): Promise<End> {
-  const script = `
-    import { ExitGuard } from ${JSON.stringify(exitModule)};
-    const engine = { close(ms) { console.log("closed", ms); return 0; } };
-    const guard = new ExitGuard(engine);
-    const stay = setTimeout(() => console.log("timer"), 3000);
-    ${body}
-    console.log("up");`;
-  const child = spawn(process.execPath, ["--input-type=module", "-e", script], {
-    stdio: ["ignore", "pipe", "inherit"],
+const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
+const watched = `{ onEvent: (e) => report(e.type) }`;
+
+/** Sends it a signal once it has said `at`. */
+async function killed(script: string, at: string, signal: NodeJS.Signals, scenario: object = {}) {
+  const s = stage(scenario);
+  const { child, ended } = s.start(script);
+  child.stdout?.on("data", (data: Buffer) => {
+    if (data.toString().includes(`"${at}"`)) child.kill(signal);
   });
-  return new Promise((resolve, reject) => {
-    let out = "";
-    let sent = false;
-    child.stdout.on("data", (data: Buffer) => {
-      out += data.toString();
-      if (signal !== undefined && !sent && out.includes("up")) {
-        sent = true;
-        child.kill(signal);
-      }
-    });
-    child.on("error", reject);
-    child.on("close", (code, sig) => resolve({ code, signal: sig, out }));
-  });
+  return { ...(await ended), left: s.left(), processes: s.processes() };
 }
 
-describe("with a lane", () => {
-  it.each(["SIGINT", "SIGTERM", "SIGHUP"] as const)(
-    "%s destroys it, then ends the process by that signal",
-    async (signal) => {
-      const end = await run("guard.hold();", signal);
-      expect(end.out).toBe("up\nclosed 5000\n");
-      expect(end.signal).toBe(signal);
-    },
-  );
-
-  it("the process's own exit destroys it", async () => {
-    const end = await run("guard.hold(); setTimeout(() => process.exit(3), 50);");
-    expect(end.out).toContain("closed 2000");
-    expect(end.code).toBe(3);
-  });
-
-  it("an uncaught exception destroys it too", async () => {
-    const end = await run(
-      "guard.hold(); process.on('uncaughtException', (e) => { console.log(e.message); process.exit(4); }); setTimeout(() => { throw new Error('bug'); }, 50);",
+describe("a signal", () => {
+  it("is nobody's of ours to listen for, whatever we are at", async () => {
+    const s = stage();
+    const count = `${JSON.stringify(SIGNALS)}.map((name) => process.listenerCount(name))`;
+    const r = await s.run(
+      `const making = create(); report("making", ${count}); const lane = await making; report("open", ${count}); await lane.close(); report("closed", ${count});`,
     );
-    expect(end.out).toContain("bug\nclosed 2000");
-    expect(end.code).toBe(4);
+    expect(r.said).toEqual({ making: [0, 0, 0], open: [0, 0, 0], closed: [0, 0, 0] });
   });
 
-  it("a signal that somebody else handles is theirs; the lane dies at their exit", async () => {
-    const end = await run(
-      "guard.hold(); process.on('SIGINT', () => { console.log('theirs'); process.exit(1); });",
-      "SIGINT",
-    );
-    expect(end.out).toBe("up\ntheirs\nclosed 2000\n");
-    expect(end.code).toBe(1);
+  it.each(SIGNALS)("%s ends the process as always, and the lane goes with it", async (signal) => {
+    const script = `const lane = await create(${watched}); lane.exec("sleep 100").catch((e) => report("error", e.message)); await new Promise(() => setTimeout(() => report("late"), 90_000));`;
+    const r = await killed(script, "ready", signal);
+    expect(r.signal).toBe(signal);
+    // Whoever gets a signal says nothing more: nor do the calls that were in flight.
+    expect(Object.keys(r.said)).not.toContain("error");
+    expect([r.left, r.processes]).toEqual([[], []]);
   });
 
-  it("a handler that is good for one signal is not cut short, though it is off the list when it runs", async () => {
-    const end = await run(
-      "process.once('SIGINT', () => { console.log('theirs'); setTimeout(() => { console.log('saved'); process.exit(5); }, 600); }); guard.hold();",
-      "SIGINT",
-    );
-    expect(end.out).toBe("up\ntheirs\nsaved\nclosed 2000\n");
-    expect(end.code).toBe(5);
+  it("during a create ends the process, and what was made of the lane goes with it", async () => {
+    const r = await killed(`report("error", await failure(() => create(${watched})));`, "booting", "SIGINT", { start: "hang" });
+    expect(r.signal).toBe("SIGINT");
+    expect([r.left, r.processes]).toEqual([[], []]);
   });
 
-  it("does not wait for signal-exit, which waits for everybody else", async () => {
-    // signal-exit 4 does this: one listener per signal, which acts only when no other listener is left.
-    const signalExit = `globalThis[Symbol.for("signal-exit emitter")] = { count: 1 };
-      process.on("SIGINT", () => { if (process.listeners("SIGINT").length === 1) { console.log("signal-exit"); process.exit(9); } });`;
-    const end = await run(`${signalExit} guard.hold();`, "SIGINT");
-    expect(end.out).toBe("up\nclosed 5000\nsignal-exit\nclosed 2000\n".replace("closed 2000\n", ""));
-    expect(end.code).toBe(9);
-  });
-
-  it("two copies of the package do not wait for each other", async () => {
-    const end = await run(
-      "guard.hold(); new ExitGuard({ close(ms) { console.log('second', ms); return 0; } }).hold();",
-      "SIGTERM",
-    );
-    expect(end.out.split("\n").sort()).toEqual(["", "closed 5000", "second 5000", "up"]);
-    expect(end.signal).toBe("SIGTERM");
-  });
-
-  it("what waits for a create has time to hear of the interruption", async () => {
-    const end = await run(
-      "guard.hold(); const c = engine.close; engine.close = (ms) => { c(ms); setTimeout(() => console.log('INTERRUPTED'), 20); };",
-      "SIGINT",
-    );
-    expect(end.out).toContain("INTERRUPTED");
-    expect(end.signal).toBe("SIGINT");
+  it("that somebody else handles is theirs, with the lane still there", async () => {
+    const script = `const lane = await create();
+      process.once("SIGINT", async () => { report("said", (await lane.exec("echo still")).stdout); process.exit(5); });
+      report("up"); setTimeout(() => undefined, 90_000);`;
+    const r = await killed(script, "up", "SIGINT");
+    expect(r).toMatchObject({ status: 5, said: { said: "still\n" }, left: [], processes: [] });
   });
 });
 
-describe("without a lane", () => {
-  it.each([
-    ["never one", ""],
-    ["none any more", "const a = guard.hold(), b = guard.hold(); a(); a(); b();"],
-  ])("(%s) a signal ends the process as always", async (_what, body) => {
-    const end = await run(body, "SIGINT");
-    expect(end.out).toBe("up\n");
-    expect(end.signal).toBe("SIGINT");
+describe("process.exit", () => {
+  it("keeps its status, tells no call in flight, and the lane goes", async () => {
+    const s = stage();
+    const r = await s.run(
+      `const lane = await create(); lane.exec("sleep 100").catch((e) => report("error", e.message)); setTimeout(() => process.exit(3), 100);`,
+    );
+    expect(r).toMatchObject({ status: 3, said: {} });
+    expect([s.left(), s.processes()]).toEqual([[], []]);
   });
 
-  it("one release too many does not let go of another lane", async () => {
-    const end = await run("const a = guard.hold(); guard.hold(); a(); a();", "SIGINT");
-    expect(end.out).toContain("closed 5000");
+  it("after an uncaught exception too", async () => {
+    const s = stage();
+    const r = await s.run(
+      `await create(); process.on("uncaughtException", (e) => { report("caught", e.message); process.exit(4); }); setTimeout(() => { throw new Error("bug"); }, 50);`,
+    );
+    expect(r).toMatchObject({ status: 4, said: { caught: "bug" } });
+    expect([s.left(), s.processes()]).toEqual([[], []]);
   });
+
+  // libuv is taken down inside exit(); a loop that then starts a child or hears of one's end would abort the process.
+  it("at any moment of a create is no abort", async () => {
+    const s = stage();
+    const ends = [];
+    for (let ms = 0; ms < 400; ms += 20) {
+      const r = await s.run(
+        `for (let i = 0; i < 3; i++) create().catch((e) => report("error", e.message)); setTimeout(() => process.exit(6), ${ms});`,
+      );
+      ends.push([r.status, r.signal, r.said]);
+    }
+    expect(ends).toEqual(ends.map(() => [6, null, {}]));
+    expect([s.left(), s.processes()]).toEqual([[], []]);
+  });
+
+  it("in the midst of a close is no abort, and the close is done", async () => {
+    const s = stage();
+    const ends = [];
+    for (let ms = 0; ms < 100; ms += 20) {
+      const r = await s.run(`const lane = await create(); lane.close(); setTimeout(() => process.exit(6), ${ms});`);
+      ends.push([r.status, r.signal]);
+    }
+    expect(ends).toEqual(ends.map(() => [6, null]));
+    expect([s.left(), s.processes()]).toEqual([[], []]);
+  });
+
+  it("of the process ends workers' lanes as well", async () => {
+    const s = stage({ start: "hang" });
+    const r = await s.run(`
+      import { Worker } from "node:worker_threads";
+      create().catch((e) => report("error", e.message));
+      new Worker(\`
+        import { workerData, parentPort } from "node:worker_threads";
+        const { lima } = await import(workerData.url);
+        lima({ ...workerData.options, onEvent: (e) => parentPort.postMessage(e.type) }).create({ env: {} });\`,
+        { eval: true, workerData: { url: PACKAGE, options: OPTIONS } }).on("message", (type) => { if (type === "booting") process.exit(8); });`);
+    expect(r).toMatchObject({ status: 8, signal: null, said: {} });
+    expect([s.left(), s.processes()]).toEqual([[], []]);
+  });
+});
+
+it("an idle lane does not hold the process, and is destroyed", async () => {
+  const s = stage();
+  const r = await s.run(`await create(); report("end", true);`);
+  expect(r).toMatchObject({ status: 0, said: { end: true } });
+  expect([s.left(), s.processes()]).toEqual([[], []]);
 });

@@ -220,55 +220,7 @@ describe("a create that fails", () => {
   });
 });
 
-describe("the process's end", () => {
-  async function interrupted(
-    script: string,
-    at: string,
-    signal: NodeJS.Signals,
-  ): Promise<{ status: number | null; signal: string | null; said: Record<string, unknown>; left: string[] }> {
-    const s = stage(at === "booting" ? { start: "hang" } : {});
-    const { child, ended } = s.start(script);
-    child.stdout?.on("data", (data: Buffer) => {
-      if (data.toString().includes(`"${at}"`)) child.kill(signal);
-    });
-    const r = await ended;
-    return { ...r, left: s.left() };
-  }
-  const watched = `{ onEvent: (e) => report(e.type) }`;
-
-  it("by a signal during create: the create rejects with INTERRUPTED, nothing is left, the signal ends the process", async () => {
-    const r = await interrupted(`report("error", await failure(() => create(${watched})));`, "booting", "SIGINT");
-    expect(r.said["error"]).toMatchObject({ code: "INTERRUPTED" });
-    expect(r.signal).toBe("SIGINT");
-    expect(r.left).toEqual([]);
-  });
-
-  it("by a signal with a command running: the lane is destroyed first", async () => {
-    const r = await interrupted(
-      `const lane = await create(${watched}); report("error", await failure(() => lane.exec("sleep 100")));`,
-      "ready",
-      "SIGTERM",
-    );
-    expect(r.signal).toBe("SIGTERM");
-    expect(r.left).toEqual([]);
-  });
-
-  it("by itself: an idle lane does not hold the process, and is destroyed", async () => {
-    const s = stage();
-    const r = await s.run(`await create(); report("end", true);`);
-    expect(r).toMatchObject({ status: 0, said: { end: true } });
-    expect(s.left()).toEqual([]);
-  });
-
-  it("by process.exit with a create in flight", async () => {
-    const s = stage({ start: "hang" });
-    const r = await s.run(
-      `create({ onEvent: (e) => { if (e.type === "booting") process.exit(7); } }).catch(() => undefined);`,
-    );
-    expect(r.status).toBe(7);
-    expect(s.left()).toEqual([]);
-  });
-
+describe("the environment's end", () => {
   it("of a worker thread destroys the worker's lanes", async () => {
     const s = stage();
     const r = await s.run(`
