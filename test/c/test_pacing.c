@@ -57,7 +57,7 @@ test_pacing_counts_from_the_first_full_to_nearly_all(void **state) {
   assert_true(p.most < AL_PACING_DEFAULT);
   uint32_t less = p.most;
   al_pacing_full(&p, 1 << 23, 30 * MS);
-  al_pacing_acked(&p, 1 << 23, 36 * MS); /* neither fast nor slow */
+  al_pacing_acked(&p, 1 << 23, 34 * MS); /* neither fast nor slow */
   assert_int_equal(p.most, less);
 }
 
