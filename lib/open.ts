@@ -4,6 +4,7 @@ import { freemem, totalmem } from "node:os";
 import { engine as sharedEngine, type Engine } from "./engine.js";
 import { asLaneError, badOption } from "./errors.js";
 import { tell, type LaneEvent } from "./events.js";
+import { signedDigests } from "./images.js";
 import { Lane, type NativeLane } from "./lane.js";
 import { START_TIMEOUT_ADVISED, type ResolvedOptions } from "./options.js";
 import { checkEnv } from "./rules.js";
@@ -88,10 +89,14 @@ export async function openLane(
     tell(onEvent, event);
   };
   try {
+    const { image, imageKeys: keys } = options;
+    const from = image?.startsWith("/") === true ? image : undefined;
+    const imageDigests = keys === undefined ? undefined : await signedDigests(engine, options, keys, from);
     const request = engine.start<NativeLane>(
       "create",
       {
         ...rest,
+        imageDigests,
         env: { ...ownEnv, ...env },
         syncInTimeoutSeconds: syncInWatchdog ? options.syncInTimeoutSeconds : 0,
         queueTimeoutSeconds,

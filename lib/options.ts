@@ -79,6 +79,11 @@ export interface LimaOptions {
    * the newest.
    */
   readonly image?: string | undefined;
+  /**
+   * Public keys of minisign (the second line of `minisign.pub`), 1–16. With them a lane starts only from an image that one of
+   * them has signed, or that was derived from one. Default: signatures are not asked for.
+   */
+  readonly imageKeys?: readonly string[] | undefined;
   /** Absolute path of limactl. Default: `AGENT_LANE_LIMACTL`, else found on PATH. */
   readonly limactlPath?: string | undefined;
   /** Accept a limactl whose version cannot be read, such as one you built yourself. Default false. */
@@ -239,6 +244,13 @@ export const OPTIONS: readonly OptionSpec[] = [
     'what carries commands and files: `"port"` (virtio port; QEMU, a current image) or `"shell"` (`limactl shell`)',
   ),
   spec("image", is.nameOrPath, undefined, "guest image, see `agent-lane image ls`", { dflt: "the newest" }),
+  spec(
+    "imageKeys",
+    is.publicKeys,
+    undefined,
+    "public keys of minisign, one of which must have signed the image, or what it was derived from (docs/IMAGES.md)",
+    { dflt: "signatures are not asked for" },
+  ),
   spec("limactlPath", is.hostPath, undefined, "limactl 2.2.0 or newer", { dflt: "`AGENT_LANE_LIMACTL`, else PATH" }),
   spec(
     "allowUnknownLima",
@@ -287,6 +299,8 @@ export function resolveOptions(options: LimaOptions = {}, known = OPTION_NAMES):
     resolved["maxCopyOutTotalBytes"] = Math.max(maxCopyOutBytes, maxCopyOutTotalBytes);
   // A copy: what the caller changes afterwards has no effect on lanes.
   resolved["env"] = { ...options.env };
+  const { imageKeys } = resolved as unknown as ResolvedOptions;
+  if (imageKeys !== undefined) resolved["imageKeys"] = [...imageKeys];
   return Object.freeze(resolved) as unknown as ResolvedOptions;
 }
 

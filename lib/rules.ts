@@ -2,6 +2,7 @@
 // What the value of an option may be: rules that check it and say what they allow.
 import { posix } from "node:path";
 import { badOption, LaneError } from "./errors.js";
+import { publicKey } from "./minisign.js";
 import { nearest } from "./suggest.js";
 
 export interface Rule {
@@ -163,6 +164,25 @@ export function checkEnv(env: unknown, where = "option env"): asserts env is Rec
     if (value.includes("\0")) throw badOption(`${where}: ${name} contains a NUL character`);
   }
 }
+
+const KEYS_MAX = 16;
+
+export const publicKeys: Rule = {
+  bounds: `1–${KEYS_MAX} keys`,
+  show: String,
+  check(where, value) {
+    if (!Array.isArray(value)) throw badOption(`${where} must be a list of public keys of minisign, not ${kindOf(value)}`);
+    if (value.length < 1 || value.length > KEYS_MAX)
+      throw badOption(`${where} must have 1 to ${KEYS_MAX} public keys of minisign, not ${value.length}`);
+    // A loop by index: a hole in the list must not be skipped.
+    for (let i = 0; i < value.length; i++) {
+      const key: unknown = value[i];
+      if (typeof key === "string" && publicKey(key) !== undefined) continue;
+      const shown = typeof key === "string" ? JSON.stringify(key.slice(0, 80)) : kindOf(key);
+      throw badOption(`${where}: ${shown} is no public key of minisign, which is the second line of minisign.pub`);
+    }
+  },
+};
 
 export const environment: Rule = {
   bounds: "names and texts",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests that concern no lane: image import and list, doctor, the table of errors. */
+/* Requests that concern no lane: doctor, the home, the table of errors. */
 #include "doctor.h"
 #include "engine.h"
 #include "mem.h"
@@ -76,54 +76,6 @@ task_new(al_engine_t *e, al_request_t *r, const char *const keys[3], int rc, al_
   t->job.data = t;
   e->busy++;
   return t;
-}
-
-static int
-run_import(al_job_t *job) {
-  task_t *t = job->data;
-  al_image_t image;
-  int rc = al_image_import_checked(&t->home, t->text[0], &image, &t->err);
-  if (rc) return rc;
-  t->value = al_val_map();
-  if (!t->value) return al_err_set(&t->err, -ENOMEM, "out of memory");
-  rc = al_val_set(t->value, "id", al_val_text(image.id)) | al_val_set(t->value, "dir", al_val_text(image.dir)) |
-    al_val_set(t->value, "arch", al_val_text(image.arch)) |
-    al_val_set(t->value, "manifestSha256", al_val_text(image.manifest_sha256));
-  return rc ? al_err_set(&t->err, -ENOMEM, "out of memory") : 0;
-}
-
-static int
-run_image_list(al_job_t *job) {
-  task_t *t = job->data;
-  return al_image_list(&t->home, &t->value, &t->err);
-}
-
-void
-al_do_image_import(al_engine_t *e, al_request_t *r) {
-  static const char *const keys[3] = { "from" };
-  al_err_t err = { 0 };
-  al_site_t *site = NULL;
-  const char *from;
-  int rc = al_site_get(e, r->params, &site, &err);
-  if (!rc) rc = al_val_get_text(r->params, "from", "", &from, &err);
-  if (!rc && *from != '/')
-    rc = al_err_set(&err, AL_EBAD_OPTION, "from must be the absolute path of an image directory");
-  task_t *t = task_new(e, r, keys, rc, &err);
-  if (!t) return;
-  t->home = site->home;
-  al_worker_post(site->store, &t->job, run_import, task_done);
-}
-
-void
-al_do_image_list(al_engine_t *e, al_request_t *r) {
-  static const char *const keys[3] = { NULL };
-  al_err_t err = { 0 };
-  al_site_t *site = NULL;
-  int rc = al_site_get(e, r->params, &site, &err);
-  task_t *t = task_new(e, r, keys, rc, &err);
-  if (!t) return;
-  t->home = site->home;
-  al_worker_post(site->store, &t->job, run_image_list, task_done);
 }
 
 static int

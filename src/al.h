@@ -57,7 +57,8 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * op            params -> value
  * create        home?, limactlPath?, allowUnknownLima?, cpus, memoryGiB, diskGiB, timeoutMinutes, startTimeoutSeconds, syncInTimeoutSeconds (0 = none),
  *               queueTimeoutSeconds (0 = inside the start timeout), maxConcurrentVms, image?, network,
- *               accelerator, guestSudo, worktreePath, env {NAME: text}  ->  {lane, worktreePath, home, dir, pid, …}
+ *               accelerator, guestSudo, worktreePath, env {NAME: text},
+ *               imageDigests? [sha256 of manifests that may be used; must be there with imageKeys]  ->  {lane, worktreePath, home, dir, pid, …}
  * attach        home?, limactlPath?, lane  ->  {lane}: a ready lane of another process, for the calls below; close leaves it
  * exec          lane, command | argv [..], cwd?, sudo?, env? {}, stdin? bytes, inputOpen?, mode: "whole" | "lines" | "stream"
  *               -> {exitCode, signal, stdout bytes, stderr bytes, stdoutDropped, stderrDropped, spawnNs}
@@ -82,8 +83,14 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * reap          home?, limactlPath?, force?, dryRun?
  *                 -> {reaped: [{name, reason, ok, message?}], kept: [{name, reason}],
  *                     unlisted: [name of a lane directory without an open row]}
- * imageImport   home?, from                                        -> image row
+ * imageImport   home?, from, imageDigests?, progress?              -> {id, dir, arch, manifestSha256}; from: directory or tar
+ * imageExport   home?, image, to, progress?                        -> {id, to}
  * imageList     home?                                              -> [image row]
+ * imageInspect  home?, image                                       -> image row with {manifest: text}
+ * imageSigned   home?, from?           -> [{id, sha256, manifest bytes, signature bytes}] of the store, or of `from`
+ * imageVerify   home?, image, imageDigests?, progress?             -> as imageImport; every byte is hashed
+ * imageRemove   home?, image                                       -> as imagePrune; fails with IMAGE_IN_USE
+ * imagePrune    home?, dryRun?   -> {removed: [{id, bytes?, reason?}], kept: [{id, bytes, reason}], leftovers, dryRun}
  * doctor        home?, limactlPath?, image?, allowUnknownLima?      -> {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}
  * home          home?                                              -> {home}: the one that is meant, resolved
  * errors        -                                                  -> [{code, number, meaning, cure}] (the table of err.h)

@@ -176,6 +176,18 @@ al_do_image_import(al_engine_t *e, al_request_t *r);
 void
 al_do_image_list(al_engine_t *e, al_request_t *r);
 void
+al_do_image_inspect(al_engine_t *e, al_request_t *r);
+void
+al_do_image_signed(al_engine_t *e, al_request_t *r);
+void
+al_do_image_verify(al_engine_t *e, al_request_t *r);
+void
+al_do_image_export(al_engine_t *e, al_request_t *r);
+void
+al_do_image_remove(al_engine_t *e, al_request_t *r);
+void
+al_do_image_prune(al_engine_t *e, al_request_t *r);
+void
 al_do_doctor(al_engine_t *e, al_request_t *r);
 void
 al_do_home(al_engine_t *e, al_request_t *r);

@@ -145,6 +145,12 @@
     "Use transport: \"auto\"; the port needs QEMU and an image built with a current image/build.") \
   X(KEEPER_FAILED, -20071, "The process that ends lanes when this one is gone did not start, or did not answer.", \
     "See the message and log/keeper.log in the home; no lane is started without its keeper.") \
+  X(IMAGE_FORMAT, -20080, "The image's manifest has a format that this version does not read.", \
+    "Build the image again with this version's image/build and import the result; a newer image needs a newer version.") \
+  X(IMAGE_UNTRUSTED, -20081, "No key that was asked for has signed the image, or the signature is not valid.", \
+    "Import an image with manifest.json.minisig beside its manifest, or add its signer's public key to imageKeys.") \
+  X(IMAGE_IN_USE, -20082, "The image cannot be removed or replaced: a lane or another image needs it.", \
+    "Close the lane or remove the image that the message names, then try again; `agent-lane ls` shows the lanes.") \
   X(INTERNAL, -20052, "Something happened that cannot happen.", \
     "This is a bug in Agent Lane; please report it with the message.")
 

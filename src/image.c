@@ -1,35 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Image store: which image is meant, whether it may be used, and what there is. */
+/* Image store: which image is meant, what it was derived from, and whether it may be used. */
 #include "image.h"
 #include "image_int.h"
 #include "mem.h"
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Calls cb for every image directory's name; non-zero from it stops and is returned. */
-static int
-each_image(const al_home_t *home, int (*cb)(void *data, const char *id), void *data, al_err_t *err) {
-  DIR *dir = opendir(home->images);
-  struct dirent *e;
-  int rc = 0;
+#define HOLD_WAIT_MS 10000u /* a removal or a replacement that is under way */
 
-  if (!dir) return al_err_set(err, -errno, "%s cannot be read: %s.", home->images, strerror(errno));
-  while (rc == 0 && (e = readdir(dir))) {
-    if (e->d_name[0] == '.' || strlen(e->d_name) >= sizeof ((al_image_t *) 0)->id) continue;
-    rc = cb(data, e->d_name);
-  }
-  closedir(dir);
-  return rc;
-}
+/* ---- which one ---- */
 
 typedef struct choice_s {
   const al_home_t *home;
   const char *want, *arch;
   al__manifest_t *m, *best; /* best->name "" while there is none */
-  char best_id[72], bad_id[72];
+  char best_id[AL_IMAGE_ID_MAX], bad_id[AL_IMAGE_ID_MAX];
   al_err_t bad;        /* of an image that was asked for and cannot be read */
+  al_err_t old;        /* of one that another version built, which may be what was meant */
   char seen[200];      /* what there is, for the message */
 } choice_t;
 
@@ -44,21 +32,28 @@ better(const al__manifest_t *a, const char *a_id, const al__manifest_t *b, const
   return order != 0 ? order > 0 : strcmp(a_id, b_id) > 0;
 }
 
+static void
+cannot_read(choice_t *c, const char *id, const al_err_t *why) {
+  if (why->code == AL_EIMAGE_FORMAT) c->old = *why;
+  if (!c->want || strcmp(c->want, id)) return;
+  c->bad = *why;
+  snprintf(c->bad_id, sizeof c->bad_id, "%s", id);
+}
+
 static int
 consider(void *data, const char *id) {
   choice_t *c = data;
   al_err_t why = {0};
   size_t n = strlen(c->seen);
 
-  int rc = al__image_load(c->home, id, c->m, &why);
+  int rc = al__image_load(c->home, id, c->m, NULL, NULL, &why);
   if (rc == -ENOMEM) return rc;
   if (rc) {
-    if (c->want && strcmp(c->want, id) == 0) {
-      c->bad = why;
-      snprintf(c->bad_id, sizeof c->bad_id, "%s", id);
-    }
+    if (rc != -ENOENT && rc != -ENOTDIR) cannot_read(c, id, &why);
     return 0;
   }
+  /* A derived image belongs to one project, which knows its id. */
+  if (c->m->parent.id[0] && (!c->want || strcmp(c->want, id))) return 0;
   snprintf(c->seen + n, sizeof c->seen - n, "%s%s (%s)", n ? ", " : "", id, c->m->arch);
   if (c->want && strcmp(c->want, id) && strcmp(c->want, c->m->name)) return 0;
   if (strcmp(c->arch, c->m->arch)) return 0;
@@ -70,9 +65,11 @@ consider(void *data, const char *id) {
 
 static int
 none(const choice_t *c, al_err_t *err) {
-  if (c->bad.code) {
-    if (err) *err = c->bad;
-    return c->bad.code;
+  const al_err_t *known = c->bad.code ? &c->bad : c->old.code && !c->seen[0] ? &c->old : NULL;
+
+  if (known) {
+    if (err) *err = *known;
+    return known->code;
   }
   if (!c->seen[0]) return al_err_set(err, AL_EIMAGE_MISSING, "No image has been imported into %s.", c->home->images);
   if (!c->want) {
@@ -82,74 +79,155 @@ none(const choice_t *c, al_err_t *err) {
     c->seen);
 }
 
-int
-al_image_open(const al_home_t *home, const char *want, const char *vm_type, const char *arch, al_image_t *out,
+/* ---- what it was derived from ---- */
+
+static int
+load_parent(const al_home_t *home, const al_image_t *child, const al_image_link_t *link, al__manifest_t *m,
   al_err_t *err) {
+  int rc = al__image_load(home, link->id, m, NULL, NULL, err);
+  if (rc == -ENOENT || rc == -ENOTDIR) {
+    return al_err_set(err, AL_EIMAGE_MISSING, "Image %s was derived from image %s, which is not in the store.",
+      child->id, link->id);
+  }
+  if (rc) return rc;
+  if (strcmp(m->sha256, link->manifest_sha256)) {
+    return al_err_set(err, AL_EIMAGE_CORRUPT,
+      "Image %s was derived from an image whose manifest had sha256 %s, and that of image %s has %s.", child->id,
+      link->manifest_sha256, link->id, m->sha256);
+  }
+  if (strcmp(m->arch, child->arch)) {
+    return al_err_set(err, AL_EIMAGE_INVALID, "Image %s is for %s, and what it was derived from for %s.", child->id,
+      child->arch, m->arch);
+  }
+  return 0;
+}
+
+/* Kernel and all that belongs to it is that of the image at the end: the derived ones have only a disk. */
+static void
+take_boot(al_image_t *out, const al_image_t *last) {
+  memcpy(out->kernel, last->kernel, sizeof out->kernel);
+  memcpy(out->initrd, last->initrd, sizeof out->initrd);
+  memcpy(out->cmdline, last->cmdline, sizeof out->cmdline);
+  memcpy(out->kernel_sha256, last->kernel_sha256, sizeof out->kernel_sha256);
+  memcpy(out->probe_marker, last->probe_marker, sizeof out->probe_marker);
+  memcpy(out->login_user, last->login_user, sizeof out->login_user);
+  memcpy(out->agent_user, last->agent_user, sizeof out->agent_user);
+  out->port = last->port;
+}
+
+typedef int (*verify_cb)(const al_home_t *home, const char *id, const al__manifest_t *m, void *data, al_err_t *err);
+
+/* Fills `out` from `m`, then goes along its parents; each is verified, the image itself first. Changes m. */
+static int
+resolve(const al_home_t *home, const char *vm_type, const al_image_trust_t *trust, al__manifest_t *m, verify_cb verify,
+  void *data, al_image_t *out, al_err_t *err) {
+  AL_AUTO_FREE al_image_t *at = al_malloc(sizeof *at);
+  al_image_link_t link = m->parent;
+
+  if (!at) return al_err_set(err, -ENOMEM, "Out of memory.");
+  int rc = al__manifest_image(m, home, vm_type, out, err);
+  if (!rc) rc = verify(home, out->id, m, data, err);
+  while (!rc && link.id[0]) {
+    if (out->parents == AL_IMAGE_CHAIN_MAX - 1)
+      return al_err_set(err, AL_EIMAGE_INVALID, "Image %s was derived over more than %d steps.", out->id,
+        AL_IMAGE_CHAIN_MAX - 1);
+    out->parent[out->parents++] = link;
+    if ((rc = load_parent(home, out, &link, m, err))) break;
+    link = m->parent;
+    rc = al__manifest_image(m, home, vm_type, at, err);
+    if (!rc) rc = verify(home, at->id, m, data, err);
+    out->untrusted_setup |= m->untrusted_setup;
+  }
+  if (rc) return rc;
+  if (out->parents) take_boot(out, at);
+  return al__image_trusted(trust, m->sha256) ? 0 : al__image_untrusted(err, out->id);
+}
+
+/* ---- use ---- */
+
+static int
+verify_known(const al_home_t *home, const char *id, const al__manifest_t *m, void *data, al_err_t *err) {
+  (void) data;
+  int rc = al__image_verify(home, id, m, err);
+  return rc == -ENOENT ? al_err_set(err, AL_EIMAGE_MISSING, "Image %s was removed a moment ago.", id) : rc;
+}
+
+/* The lock comes before the check: what has been checked is still there when the lane is made. */
+static int
+hold(const al_home_t *home, const char *id, int *held, al_err_t *err) {
+  int fd = al__image_lock(home, id, true, HOLD_WAIT_MS, err);
+  if (fd == -ENOENT) return al_err_set(err, AL_EIMAGE_MISSING, "Image %s was removed a moment ago.", id);
+  if (fd < 0) return fd;
+  *held = fd + 1; /* 0 is none, and a descriptor may be 0 */
+  return 0;
+}
+
+int
+al_image_find(const al_home_t *home, const al_image_want_t *want, al_image_t *out, al_err_t *err) {
   AL_AUTO_FREE al__manifest_t *m = al_calloc(2, sizeof *m);
-  choice_t c = {.home = home, .want = want && want[0] ? want : NULL, .arch = arch, .m = m, .best = m ? m + 1 : NULL};
+  const char *name = want->image && want->image[0] ? want->image : NULL;
+  choice_t c = {.home = home, .want = name, .arch = want->arch, .m = m, .best = m ? m + 1 : NULL};
   al_image_t imported;
 
+  if (want->hold) *want->hold = 0;
   if (!m) return al_err_set(err, -ENOMEM, "Out of memory.");
-  if (c.want && c.want[0] == '/') {
-    int rc = al_image_import(home, c.want, NULL, NULL, &imported, err);
+  if (name && name[0] == '/') {
+    int rc = al__image_import_trusted(home, name, want->trust, &imported, err);
     if (rc) return rc;
     c.want = imported.id;
   }
-  int rc = each_image(home, consider, &c, err);
-  if (rc) return rc;
+  int rc = al__image_each(home, consider, &c, err);
+  if (rc) return rc == -ENOMEM ? al_err_set(err, rc, "Out of memory.") : rc;
   if (!c.best->name[0]) return none(&c, err);
-  if ((rc = al__manifest_image(c.best, home, vm_type, out, err))) return rc;
-  rc = al__image_verify(home, c.best_id, c.best, err);
-  return rc == -ENOENT ? al_err_set(err, AL_EIMAGE_MISSING, "Image %s was removed a moment ago.", c.best_id) : rc;
-}
-
-typedef struct listing_s {
-  const al_home_t *home;
-  al_val_t *list;
-  al__manifest_t *m;
-} listing_t;
-
-static int
-add_row(void *data, const char *id) {
-  listing_t *l = data;
-  char dir[AL_HOME_MAX + 80];
-  al_err_t why = {0};
-  al_val_t *row = al_val_map();
-
-  snprintf(dir, sizeof dir, "%s/%s", l->home->images, id);
-  int rc = al__image_load(l->home, id, l->m, &why), bad = rc;
-  if (rc == -ENOMEM || !row) {
-    al_val_free(row);
-    return -ENOMEM;
-  }
-  if (rc == -ENOENT || rc == -ENOTDIR) { /* gone, or a stray file: not an image */
-    al_val_free(row);
-    return 0;
-  }
-  rc = al_val_set(row, "id", al_val_text(id));
-  if (!rc) rc = al_val_set(row, "name", al_val_text(bad ? NULL : l->m->name));
-  if (!rc) rc = al_val_set(row, "flavour", al_val_text(bad ? NULL : l->m->flavour));
-  if (!rc) rc = al_val_set(row, "version", al_val_text(bad ? NULL : l->m->version));
-  if (!rc) rc = al_val_set(row, "arch", al_val_text(bad ? NULL : l->m->arch));
-  if (!rc) rc = al_val_set(row, "bytes", bad ? al_val_null() : al_val_int((int64_t) l->m->bytes));
-  if (!rc) rc = al_val_set(row, "created", al_val_text(bad ? NULL : l->m->created));
-  if (!rc) rc = al_val_set(row, "dir", al_val_text(dir));
-  if (!rc && bad) rc = al_val_set(row, "problem", al_val_text(why.msg));
-  if (rc) {
-    al_val_free(row);
-    return rc;
-  }
-  return al_val_add(l->list, row);
+  if (want->hold && (rc = hold(home, c.best_id, want->hold, err))) return rc;
+  rc = resolve(home, want->vm_type, want->trust, c.best, verify_known, NULL, out, err);
+  if (rc && want->hold) al_image_release(want->hold);
+  return rc;
 }
 
 int
-al_image_list(const al_home_t *home, al_val_t **out, al_err_t *err) {
-  AL_AUTO_FREE al__manifest_t *m = al_calloc(1, sizeof *m);
-  listing_t l = {.home = home, .list = al_val_list(), .m = m};
+al_image_open(const al_home_t *home, const char *want, const char *vm_type, const char *arch, al_image_t *out,
+  al_err_t *err) {
+  al_image_want_t all = {.image = want, .vm_type = vm_type, .arch = arch};
+  return al_image_find(home, &all, out, err);
+}
 
-  int rc = m && l.list ? each_image(home, add_row, &l, err) : -ENOMEM;
-  if (rc == -ENOMEM) al_err_set(err, rc, "Out of memory.");
-  if (rc) al_val_free(l.list);
-  else *out = l.list;
+/* ---- check ---- */
+
+typedef struct check_s {
+  al_image_progress_cb progress;
+  void *data;
+  uint64_t done, total;
+} check_t;
+
+static int
+advance(void *data, uint64_t bytes) {
+  check_t *c = data;
+  c->done += bytes;
+  if (!c->progress) return 0;
+  return c->progress(c->data, c->done < c->total ? c->done : c->total, c->total) ? -ECANCELED : 0;
+}
+
+static int
+verify_all(const al_home_t *home, const char *id, const al__manifest_t *m, void *data, al_err_t *err) {
+  check_t *c = data;
+  c->total += m->bytes;
+  return al__image_verify_all(home, id, m, advance, c, err);
+}
+
+int
+al_image_check(const al_home_t *home, const char *id, const al_image_trust_t *trust, al_image_progress_cb progress,
+  void *data, al_image_t *out, al_err_t *err) {
+  AL_AUTO_FREE al__manifest_t *m = al_calloc(1, sizeof *m);
+  check_t c = {.progress = progress, .data = data};
+  int held = 0;
+
+  if (!m) return al_err_set(err, -ENOMEM, "Out of memory.");
+  if (!al__image_id_valid(id)) return al_err_set(err, AL_EIMAGE_MISSING, "There is no image %.80s.", id);
+  int rc = hold(home, id, &held, err);
+  if (!rc) rc = al__image_load(home, id, m, NULL, NULL, err);
+  if (!rc) rc = resolve(home, NULL, trust, m, verify_all, &c, out, err);
+  if (rc == -ENOENT) rc = al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s has no manifest.json any more.", id);
+  al_image_release(&held);
   return rc;
 }

@@ -7,22 +7,21 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 #define FEATURES_MAX 64
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
 #define DIGIT "0123456789"
 #define PLAIN LOWER "ABCDEFGHIJKLMNOPQRSTUVWXYZ" DIGIT "._+-"
 
-static int
-bad(al_err_t *err, const char *field, const char *why) {
+int
+al__manifest_bad(al_err_t *err, const char *field, const char *why) {
   return al_err_set(err, AL_EIMAGE_INVALID, "The image's manifest is not usable: %s %s.", field, why);
 }
+#define bad al__manifest_bad
+#define take_text al__manifest_text
 
-/* A text of 1 to cap - 1 bytes out of `allowed` that starts with one of `first`. NULL sets allow all printable
- * ASCII. */
-static int
-take_text(const al_val_t *map, const char *key, const char *first, const char *allowed, char *out, size_t cap,
+int
+al__manifest_text(const al_val_t *map, const char *key, const char *first, const char *allowed, char *out, size_t cap,
   al_err_t *err) {
   const al_val_t *v = al_val_get(map, key);
 
@@ -37,6 +36,12 @@ take_text(const al_val_t *map, const char *key, const char *first, const char *a
   return 0;
 }
 
+int
+al__manifest_sha256(const al_val_t *map, const char *key, char out[AL_SHA256_HEX], al_err_t *err) {
+  int rc = take_text(map, key, NULL, DIGIT "abcdef", out, AL_SHA256_HEX, err);
+  return rc || strlen(out) == 64 ? rc : bad(err, key, "does not have 64 hex digits");
+}
+
 static int
 take_number(const al_val_t *map, const char *key, int64_t min, int64_t max, uint64_t *out, al_err_t *err) {
   const al_val_t *v = al_val_get(map, key);
@@ -48,26 +53,18 @@ take_number(const al_val_t *map, const char *key, int64_t min, int64_t max, uint
   return 0;
 }
 
-/* ISO 8601 in UTC, or seconds since 1970. */
+/* ISO 8601 in UTC. */
 static int
 take_created(const al_val_t *map, char out[24], al_err_t *err) {
   static const char shape[] = "dddd-dd-ddTdd:dd:ddZ";
   const al_val_t *v = al_val_get(map, "created");
-  struct tm tm;
+  bool ok = v && v->kind == AL_TEXT && v->len == sizeof shape - 1;
 
-  if (v && v->kind == AL_INT && v->i >= 0 && v->i < 253402300800) {
-    time_t t = (time_t) v->i;
-    return gmtime_r(&t, &tm) && strftime(out, 24, "%Y-%m-%dT%H:%M:%SZ", &tm) ? 0 : bad(err, "created", "is not a date");
-  }
-  if (!v || v->kind != AL_TEXT || v->len != sizeof shape - 1) {
-    return bad(err, "created", "is not a date like 2026-01-31T23:59:59Z");
-  }
-  for (size_t i = 0; i < v->len; i++) {
+  for (size_t i = 0; ok && i < v->len; i++) {
     char c = v->text[i];
-    if (shape[i] == 'd' ? c < '0' || c > '9' : c != shape[i]) {
-      return bad(err, "created", "is not a date like 2026-01-31T23:59:59Z");
-    }
+    ok = shape[i] == 'd' ? c >= '0' && c <= '9' : c == shape[i];
   }
+  if (!ok) return bad(err, "created", "is not a date like 2026-01-31T23:59:59Z");
   memcpy(out, v->text, v->len + 1);
   return 0;
 }
@@ -78,11 +75,10 @@ take_file(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
 
   if (v->kind != AL_MAP) return bad(err, "files", "has an entry that is not an object");
   int rc = take_text(v, "name", NULL, PLAIN, f->name, sizeof f->name, err);
-  if (!rc && (f->name[0] == '.' || strcasecmp(f->name, "manifest.json") == 0)) rc = bad(err, "files",
-    "has a name that is not allowed");
+  if (!rc && (f->name[0] == '.' || strncasecmp(f->name, "manifest.json", 13) == 0))
+    rc = bad(err, "files", "has a name that is not allowed");
   if (!rc) rc = take_text(v, "role", LOWER, LOWER "-", f->role, sizeof f->role, err);
-  if (!rc) rc = take_text(v, "sha256", NULL, DIGIT "abcdef", f->sha256, sizeof f->sha256, err);
-  if (!rc && strlen(f->sha256) != 64) rc = bad(err, "sha256", "does not have 64 hex digits");
+  if (!rc) rc = al__manifest_sha256(v, "sha256", f->sha256, err);
   if (!rc) rc = take_number(v, "size", 1, AL_IMAGE_SIZE_MAX, &f->size, err);
   if (rc) return rc;
   for (size_t i = 0; i < m->count; i++) { /* folded: macOS would make them one file */
@@ -119,8 +115,8 @@ with_role(const al__manifest_t *m, const char *role, char out[65], al_err_t *err
   return 0;
 }
 
-static const al__image_file_t *
-find_file(const al__manifest_t *m, const char *name) {
+const al__image_file_t *
+al__manifest_file(const al__manifest_t *m, const char *name) {
   for (size_t i = 0; i < m->count; i++) {
     if (strcmp(m->files[i].name, name) == 0) return &m->files[i];
   }
@@ -143,7 +139,8 @@ take_boot(const al_val_t *boot, const char *type, const char *format, const char
   if (rc) return rc;
   if (strcmp(out->disk_format, format)) return bad(err, "disk_format", "is not the one for this VM type");
   if (strstr(out->cmdline, "{{")) return bad(err, "cmdline", "contains \"{{\", which Lima would expand");
-  if (!find_file(m, out->kernel) || !find_file(m, out->initrd)) {
+  /* A derived image boots what it was derived from, see image.c. */
+  if (!m->parent.id[0] && (!al__manifest_file(m, out->kernel) || !al__manifest_file(m, out->initrd))) {
     return bad(err, type, "boots a file that the image does not have");
   }
   return 0;
@@ -165,25 +162,68 @@ take_users(const al_val_t *map, al__manifest_t *m, al_err_t *err) {
 
 /* What the image can do beyond the least. Features of later versions are nothing to us. */
 static int
+take_feature(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
+  bool ok = v->kind == AL_TEXT && v->len >= 1 && v->len <= 32 && strspn(v->text, LOWER DIGIT "-") == v->len;
+
+  if (!ok || v->text[0] == '-') return bad(err, "features", "has an entry that is not a word");
+  if (strcmp(v->text, "port-transport") == 0) m->port = true;
+  return 0;
+}
+
+static int
 take_features(const al_val_t *map, al__manifest_t *m, al_err_t *err) {
   const al_val_t *list = al_val_get(map, "features");
 
   if (!list) return 0;
-  if (list->kind != AL_LIST || list->len > FEATURES_MAX) return bad(err, "features", "is not a list, or a very long one");
+  if (list->kind != AL_LIST || list->len > FEATURES_MAX)
+    return bad(err, "features", "is not a list, or a very long one");
   for (size_t i = 0; i < list->len; i++) {
-    if (list->items[i]->kind != AL_TEXT) return bad(err, "features", "has an entry that is not a text");
-    if (strcmp(list->items[i]->text, "port-transport") == 0) m->port = true;
+    int rc = take_feature(list->items[i], m, err);
+    if (rc) return rc;
   }
   return 0;
+}
+
+/* What is not of our format but of the family says so: there is another cure than for a broken one. */
+static int
+take_format(const al_val_t *v, al_err_t *err) {
+  static const char family[] = "agent-lane-image/";
+  const al_val_t *format = al_val_get(v, "format"), *old = al_val_get(v, "schema");
+  bool text = format && format->kind == AL_TEXT;
+
+  if (text && format->len == sizeof AL_IMAGE_FORMAT - 1 && strcmp(format->text, AL_IMAGE_FORMAT) == 0) return 0;
+  if (!format && old) {
+    return al_err_set(err, AL_EIMAGE_FORMAT,
+      "The image was built for an earlier version: its manifest has a \"schema\" instead of the format \"%s\".",
+      AL_IMAGE_FORMAT);
+  }
+  if (text && strncmp(format->text, family, sizeof family - 1) == 0) {
+    return al_err_set(err, AL_EIMAGE_FORMAT,
+      "The image's manifest has the format \"%.40s\", and this version reads \"%s\".", format->text, AL_IMAGE_FORMAT);
+  }
+  return bad(err, "format", "is not \"" AL_IMAGE_FORMAT "\"");
+}
+
+/* What an image is made of, beside the boot data, which need it. */
+static int
+take_content(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
+  char sbom[65];
+
+  int rc = take_users(v, m, err);
+  if (!rc) rc = take_features(v, m, err);
+  if (!rc) rc = take_files(v, m, err);
+  if (!rc) rc = with_role(m, "sbom", sbom, err);
+  if (!rc) rc = al__manifest_origin(v, m, err);
+  if (!rc && !m->parent.id[0] && !sbom[0]) rc = bad(err, "files", "has none of role \"sbom\"");
+  return rc;
 }
 
 static int
 take_all(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
   const al_val_t *boot = al_val_get(v, "boot");
-  uint64_t schema;
 
   if (v->kind != AL_MAP) return bad(err, "it", "is not a JSON object");
-  int rc = take_number(v, "schema", 1, 1, &schema, err);
+  int rc = take_format(v, err);
   if (!rc) rc = take_text(v, "name", LOWER DIGIT, LOWER DIGIT "-", m->name, sizeof m->name, err);
   if (!rc) rc = take_text(v, "flavour", LOWER DIGIT, PLAIN, m->flavour, sizeof m->flavour, err);
   if (!rc) rc = take_text(v, "version", NULL, PLAIN, m->version, sizeof m->version, err);
@@ -191,13 +231,12 @@ take_all(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
   if (!rc && strcmp(m->arch, "x86_64") && strcmp(m->arch, "aarch64")) rc = bad(err, "arch",
     "is neither x86_64 nor aarch64");
   if (!rc) rc = take_created(v, m->created, err);
+  if (!rc) rc = al__manifest_sha256(v, "recipe_sha256", m->recipe_sha256, err);
   if (!rc) rc = take_number(v, "virtual_size", 1 << 20, 1ll << 42, &m->virtual_size, err);
   if (!rc && al_val_get(v, "probe_marker")) {
     rc = take_text(v, "probe_marker", NULL, PLAIN, m->probe_marker, sizeof m->probe_marker, err);
   }
-  if (!rc) rc = take_users(v, m, err);
-  if (!rc) rc = take_features(v, m, err);
-  if (!rc) rc = take_files(v, m, err);
+  if (!rc) rc = take_content(v, m, err);
   if (!rc && (!boot || boot->kind != AL_MAP)) rc = bad(err, "boot", "is missing");
   if (!rc) rc = take_boot(boot, "qemu", "qcow2", "disk", m, &m->qemu, err);
   if (!rc) rc = take_boot(boot, "vz", "raw", "disk-raw", m, &m->vz, err);
@@ -229,40 +268,55 @@ al__manifest_parse(const char *text, size_t len, al__manifest_t *out, al_err_t *
 }
 
 void
-al__manifest_id(const al__manifest_t *m, char id[72]) {
-  snprintf(id, 72, "%s-%.12s", m->name, m->sha256);
+al__manifest_id(const al__manifest_t *m, char id[AL_IMAGE_ID_MAX]) {
+  snprintf(id, AL_IMAGE_ID_MAX, "%s-%.12s", m->name, m->sha256);
+}
+
+#define COPY(to, from) snprintf(to, sizeof(to), "%s", from)
+
+/* What does not depend on the kind of VM. */
+static void
+describe(const al__manifest_t *m, const al_home_t *home, al_image_t *out) {
+  memset(out, 0, sizeof *out);
+  al__manifest_id(m, out->id);
+  snprintf(out->dir, sizeof out->dir, "%s/%s", home->images, out->id);
+  COPY(out->name, m->name);
+  COPY(out->flavour, m->flavour);
+  COPY(out->version, m->version);
+  COPY(out->created, m->created);
+  COPY(out->recipe_sha256, m->recipe_sha256);
+  COPY(out->arch, m->arch);
+  COPY(out->login_user, m->login);
+  COPY(out->agent_user, m->agent);
+  COPY(out->manifest_sha256, m->sha256);
+  COPY(out->probe_marker, m->probe_marker);
+  out->virtual_size = m->virtual_size;
+  out->port = m->port;
+  out->untrusted_setup = m->untrusted_setup;
 }
 
 int
 al__manifest_image(const al__manifest_t *m, const al_home_t *home, const char *vm_type, al_image_t *out,
   al_err_t *err) {
-  const al__image_boot_t *boot = vm_type && strcmp(vm_type, "vz") == 0 ? &m->vz : &m->qemu;
-  memset(out, 0, sizeof *out);
-  if (!vm_type && !boot->kernel[0]) boot = &m->vz;
-  al__manifest_id(m, out->id);
+  bool vz = vm_type ? strcmp(vm_type, "vz") == 0 : !m->qemu.kernel[0] || !m->qemu.disk[0];
+  const al__image_boot_t *boot = vz ? &m->vz : &m->qemu;
+
+  describe(m, home, out);
   if (!boot->kernel[0]) {
     return al_err_set(err, AL_EIMAGE_INVALID, "Image %s has no part for VMs of type %s.", out->id,
       vm_type ? vm_type : "qemu or vz");
   }
   if (!boot->disk[0]) {
     return al_err_set(err, AL_EIMAGE_INVALID, "Image %s has no file of role \"%s\", which VMs of type %s need.",
-      out->id,
-      boot == &m->vz ? "disk-raw" : "disk", boot == &m->vz ? "vz" : "qemu");
+      out->id, vz ? "disk-raw" : "disk", vz ? "vz" : "qemu");
   }
-  snprintf(out->dir, sizeof out->dir, "%s/%s", home->images, out->id);
+  COPY(out->disk_format, boot->disk_format);
+  COPY(out->disk_sha256, al__manifest_file(m, boot->disk)->sha256);
   snprintf(out->disk, sizeof out->disk, "%s/%s", out->dir, boot->disk);
+  if (m->parent.id[0]) return 0; /* image.c takes the rest from what it was derived from */
+  COPY(out->cmdline, boot->cmdline);
+  COPY(out->kernel_sha256, al__manifest_file(m, boot->kernel)->sha256);
   snprintf(out->kernel, sizeof out->kernel, "%s/%s", out->dir, boot->kernel);
   snprintf(out->initrd, sizeof out->initrd, "%s/%s", out->dir, boot->initrd);
-  snprintf(out->disk_format, sizeof out->disk_format, "%s", boot->disk_format);
-  snprintf(out->cmdline, sizeof out->cmdline, "%s", boot->cmdline);
-  snprintf(out->arch, sizeof out->arch, "%s", m->arch);
-  snprintf(out->login_user, sizeof out->login_user, "%s", m->login);
-  snprintf(out->agent_user, sizeof out->agent_user, "%s", m->agent);
-  snprintf(out->manifest_sha256, sizeof out->manifest_sha256, "%s", m->sha256);
-  snprintf(out->disk_sha256, sizeof out->disk_sha256, "%s", find_file(m, boot->disk)->sha256);
-  snprintf(out->kernel_sha256, sizeof out->kernel_sha256, "%s", find_file(m, boot->kernel)->sha256);
-  snprintf(out->probe_marker, sizeof out->probe_marker, "%s", m->probe_marker);
-  out->virtual_size = m->virtual_size;
-  out->port = m->port;
   return 0;
 }

@@ -36,8 +36,8 @@ write_block(int fd, const uint8_t *p, size_t n) {
   return 0;
 }
 
-static int
-write_sparse(int fd, const uint8_t *p, size_t n) {
+int
+al__image_write_sparse(int fd, const uint8_t *p, size_t n) {
   while (n > 0) {
     size_t part = n < ZERO_BLOCK ? n : ZERO_BLOCK;
     bool zero = p[0] == 0 && memcmp(p, p + 1, part - 1) == 0;
@@ -50,7 +50,7 @@ write_sparse(int fd, const uint8_t *p, size_t n) {
 }
 
 int
-al__image_hash(int fd, int out, char hex[AL_SHA256_HEX], int (*step)(void *data, uint64_t bytes), void *data) {
+al__image_hash(int fd, int out, char hex[AL_SHA256_HEX], al__image_step_cb step, void *data) {
   AL_AUTO_FREE uint8_t *chunk = al_malloc(CHUNK);
   uint8_t digest[AL_SHA256_LEN];
   al_sha256_t sum;
@@ -66,44 +66,12 @@ al__image_hash(int fd, int out, char hex[AL_SHA256_HEX], int (*step)(void *data,
     total += n;
     al_sha256_update(&sum, chunk, (size_t) n);
     int rc = step ? step(data, (uint64_t) n) : 0;
-    if (!rc && out >= 0) rc = write_sparse(out, chunk, (size_t) n);
+    if (!rc && out >= 0) rc = al__image_write_sparse(out, chunk, (size_t) n);
     if (rc) return rc;
   }
   if (out >= 0 && ftruncate(out, total)) return -errno;
   al_sha256_final(&sum, digest);
   al_sha256_hex(digest, hex);
-  return 0;
-}
-
-static uint64_t
-big_endian(const uint8_t *p, size_t n) {
-  uint64_t v = 0;
-  for (size_t i = 0; i < n; i++) v = v << 8 | p[i];
-  return v;
-}
-
-int
-al__image_check_qcow2(int fd, const char *name, uint64_t virtual_size, al_err_t *err) {
-  uint8_t h[104];
-
-  if (pread(fd, h, sizeof h, 0) != (ssize_t) sizeof h || memcmp(h, "QFI\xfb", 4)) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "%s is not a qcow2 disk.", name);
-  }
-  uint64_t version = big_endian(h + 4, 4);
-  if (version != 2 && version != 3) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "%s is qcow2 of an unknown version.", name);
-  }
-  if (big_endian(h + 8, 8)) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "%s has a backing file: an image must stand alone.", name);
-  }
-  if (version == 3 && (big_endian(h + 72, 8) & 4)) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "%s keeps its data in another file: an image must stand alone.", name);
-  }
-  if (big_endian(h + 32, 4)) return al_err_set(err, AL_EIMAGE_INVALID, "%s is encrypted.", name);
-  if (big_endian(h + 24, 8) != virtual_size) {
-    return al_err_set(err, AL_EIMAGE_INVALID, "%s is a disk of %llu bytes, but the manifest says %llu.", name,
-      (unsigned long long) big_endian(h + 24, 8), (unsigned long long) virtual_size);
-  }
   return 0;
 }
 
@@ -145,7 +113,7 @@ survey(int dir, const char *id, const al__manifest_t *m, al_buf_t *record, int64
 }
 
 static int
-hash_all(int dir, const char *id, const al__manifest_t *m, al_err_t *err) {
+hash_all(int dir, const char *id, const al__manifest_t *m, al__image_step_cb step, void *data, al_err_t *err) {
   char hex[AL_SHA256_HEX];
 
   for (size_t i = 0; i < m->count; i++) {
@@ -154,7 +122,8 @@ hash_all(int dir, const char *id, const al__manifest_t *m, al_err_t *err) {
     if (fd < 0) {
       return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: %s cannot be opened: %s.", id, f->name, strerror(errno));
     }
-    int rc = al__image_hash(fd, -1, hex, NULL, NULL);
+    int rc = al__image_hash(fd, -1, hex, step, data);
+    if (rc == -ECANCELED) return al_err_set(err, AL_EINTERRUPTED, "The check of image %s was interrupted.", id);
     if (rc) return al_err_set(err, rc, "Image %s: %s cannot be read: %s.", id, f->name, strerror(-rc));
     if (strcmp(hex, f->sha256)) {
       return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: %s has sha256 %s, expected %s.", id, f->name, hex,
@@ -164,9 +133,20 @@ hash_all(int dir, const char *id, const al__manifest_t *m, al_err_t *err) {
   return 0;
 }
 
-static int
-open_dir(const al_home_t *home, const char *id, al_err_t *err) {
-  char path[AL_HOME_MAX + 80];
+bool
+al__image_id_valid(const char *id) {
+  size_t len = strlen(id), name = len - 13;
+
+  if (len < 14 || name > 32 || id[name] != '-' || id[0] == '-') return false;
+  for (size_t i = 0; i < name; i++) {
+    if (!strchr("abcdefghijklmnopqrstuvwxyz0123456789-", id[i])) return false;
+  }
+  return strspn(id + name + 1, "0123456789abcdef") == 12;
+}
+
+int
+al__image_dir(const al_home_t *home, const char *id, al_err_t *err) {
+  char path[AL_HOME_MAX + AL_IMAGE_ID_MAX + 8];
   struct stat st;
 
   snprintf(path, sizeof path, "%s/%s", home->images, id);
@@ -180,61 +160,122 @@ open_dir(const al_home_t *home, const char *id, al_err_t *err) {
   return open_fd;
 }
 
-int
-al__image_load(const al_home_t *home, const char *id, al__manifest_t *out, al_err_t *err) {
-  AL_AUTO_FREE char *text = NULL;
-  char real[72];
-  size_t len;
+/* The digest comes first: what is not what was imported is damaged, whatever it says now. */
+static int
+parse(const char *id, const char *text, size_t len, al__manifest_t *out, al_err_t *err) {
+  char real[AL_IMAGE_ID_MAX], hex[AL_SHA256_HEX];
+  uint8_t digest[AL_SHA256_LEN];
+  al_sha256_t sum;
 
-  AL_AUTO_FD int dir = open_dir(home, id, err);
+  al_sha256_init(&sum);
+  al_sha256_update(&sum, text, len);
+  al_sha256_final(&sum, digest);
+  al_sha256_hex(digest, hex);
+  if (strlen(id) < 12 || memcmp(id + strlen(id) - 12, hex, 12)) {
+    return al_err_set(err, AL_EIMAGE_CORRUPT,
+      "Image %s: manifest.json has sha256 %s, which the image's name contradicts.", id, hex);
+  }
+  int rc = al__manifest_parse(text, len, out, err);
+  if (rc == -ENOMEM || rc == AL_EIMAGE_FORMAT) {
+    al_err_wrap(err, "Image %s", id);
+    return rc;
+  }
+  if (rc) return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: manifest.json is not what was imported.", id);
+  al__manifest_id(out, real);
+  if (strcmp(real, id) == 0) return 0;
+  return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: manifest.json is that of image %s.", id, real);
+}
+
+int
+al__image_load(const al_home_t *home, const char *id, al__manifest_t *out, char **text, size_t *len, al_err_t *err) {
+  AL_AUTO_FREE char *read = NULL;
+  size_t n;
+
+  AL_AUTO_FD int dir = al__image_dir(home, id, err);
   if (dir < 0) return dir;
-  int rc = al_plat_read_file(dir, "manifest.json", AL_IMAGE_MANIFEST_MAX, &text, &len);
+  int rc = al_plat_read_file(dir, "manifest.json", AL_IMAGE_MANIFEST_MAX, &read, &n);
   if (rc == -ENOMEM) return al_err_set(err, rc, "Out of memory.");
   if (rc) {
     return al_err_set(err, rc == -ENOENT ? rc : AL_EIMAGE_CORRUPT, "Image %s: manifest.json cannot be read: %s.", id,
       strerror(-rc));
   }
-  rc = al__manifest_parse(text, len, out, err);
-  if (rc == -ENOMEM) return rc;
-  if (rc) return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: manifest.json is not what was imported.", id);
-  al__manifest_id(out, real);
-  if (strcmp(real, id)) {
-    return al_err_set(err, AL_EIMAGE_CORRUPT,
-      "Image %s: manifest.json has sha256 %s, which the image's name contradicts.", id, out->sha256);
-  }
+  if ((rc = parse(id, read, n, out, err)) || !text) return rc;
+  *text = al_steal(&read);
+  *len = n;
   return 0;
+}
+
+static int
+check_signature(int dir, const char *id, al_err_t *err) {
+  AL_AUTO_FREE char *signature = NULL;
+  return al__signature_load(dir, id, &signature, NULL, err);
+}
+
+typedef struct look_s {
+  int dir;
+  const char *id;
+  const al__manifest_t *m;
+  al_buf_t before, after; /* the record, before the hashing and behind it */
+} look_t;
+
+/* Hashes, and keeps the result when it may be believed later. */
+static int
+prove(look_t *l, int64_t latest, al__image_step_cb step, void *data, al_err_t *err) {
+  struct timespec now;
+
+  clock_gettime(CLOCK_REALTIME, &now);
+  int64_t hashed_at = (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
+  int rc = hash_all(l->dir, l->id, l->m, step, data, err);
+  if (!rc) rc = survey(l->dir, l->id, l->m, &l->after, &latest, err);
+  if (rc) return rc;
+  if (l->before.len != l->after.len || memcmp(l->before.data, l->after.data, l->after.len))
+    return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s changed while it was checked.", l->id);
+  /* Without the record the next check is slower, not wrong. */
+  if (hashed_at - latest >= SETTLED_NS)
+    (void) al_plat_write_replace(l->dir, ".verified", l->after.data, l->after.len, 0600);
+  return 0;
+}
+
+static int
+look(look_t *l, bool believe, al__image_step_cb step, void *data, al_err_t *err) {
+  AL_AUTO_FREE char *kept = NULL;
+  int64_t latest = 0;
+  size_t len = 0;
+
+  int rc = check_signature(l->dir, l->id, err);
+  if (!rc) rc = survey(l->dir, l->id, l->m, &l->before, &latest, err);
+  if (rc) return rc;
+  rc = believe ? al_plat_read_file(l->dir, ".verified", RECORD_MAX, &kept, &len) : -ENOENT;
+  if (rc == -ENOMEM || (rc == 0 && len == l->before.len && memcmp(kept, l->before.data, len) == 0)) return rc;
+  return prove(l, latest, step, data, err);
+}
+
+static int
+verify(const al_home_t *home, const char *id, const al__manifest_t *m, bool believe, al__image_step_cb step, void *data,
+  al_err_t *err) {
+  look_t l = {.id = id, .m = m};
+
+  AL_AUTO_FD int dir = al__image_dir(home, id, err);
+  if (dir < 0) return dir;
+  l.dir = dir;
+  al_buf_init(&l.before, RECORD_MAX);
+  al_buf_init(&l.after, RECORD_MAX);
+  int rc = look(&l, believe, step, data, err);
+  if (rc == -ENOMEM) al_err_set(err, rc, "Out of memory.");
+  /* A disk may give other bytes without any trace in the times: an earlier result must not outlive that. */
+  if (rc && rc != AL_EINTERRUPTED) (void) unlinkat(dir, ".verified", 0);
+  al_buf_deinit(&l.before);
+  al_buf_deinit(&l.after);
+  return rc;
 }
 
 int
 al__image_verify(const al_home_t *home, const char *id, const al__manifest_t *m, al_err_t *err) {
-  AL_AUTO_FREE char *kept = NULL;
-  struct timespec now;
-  al_buf_t before, after;
-  int64_t latest = 0;
-  size_t len = 0;
+  return verify(home, id, m, true, NULL, NULL, err);
+}
 
-  AL_AUTO_FD int dir = open_dir(home, id, err);
-  if (dir < 0) return dir;
-  al_buf_init(&before, RECORD_MAX);
-  al_buf_init(&after, RECORD_MAX);
-  int rc = survey(dir, id, m, &before, &latest, err);
-  if (rc) goto done;
-  rc = al_plat_read_file(dir, ".verified", RECORD_MAX, &kept, &len);
-  if (rc == -ENOMEM || (rc == 0 && len == before.len && memcmp(kept, before.data, len) == 0)) goto done;
-  clock_gettime(CLOCK_REALTIME, &now);
-  int64_t hashed_at = (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
-  rc = hash_all(dir, id, m, err);
-  if (!rc) rc = survey(dir, id, m, &after, &latest, err);
-  if (rc) goto done;
-  if (before.len != after.len || memcmp(before.data, after.data, after.len)) {
-    rc = al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s changed while it was checked.", id);
-  } else if (hashed_at - latest >= SETTLED_NS) {
-    /* Without the record the next check is slower, not wrong. */
-    (void) al_plat_write_replace(dir, ".verified", after.data, after.len, 0600);
-  }
-done:
-  if (rc == -ENOMEM) al_err_set(err, rc, "Out of memory.");
-  al_buf_deinit(&before);
-  al_buf_deinit(&after);
-  return rc;
+int
+al__image_verify_all(const al_home_t *home, const char *id, const al__manifest_t *m, al__image_step_cb step, void *data,
+  al_err_t *err) {
+  return verify(home, id, m, false, step, data, err);
 }

@@ -83,6 +83,7 @@ admitted(void *data, int status, const al_err_t *err) {
   tell_notice(lane);
   if (status == 0) {
     lane->queue.ticket = 0;
+    al_image_release(&lane->image_hold);
     lane->state = AL_LANE_REGISTERED;
     lane->spec.row = lane->row.id;
     lane->spec.created_s = lane->row.created_s;

@@ -55,7 +55,10 @@ open_image(al_job_t *job) {
   const char *want = lane->image_want[0] ? lane->image_want : NULL;
   int rc = al_guard_room(&lane->site->home, lane->min_free, &lane->image_job.err);
   if (rc) return rc;
-  return al_image_open(&lane->site->home, want, l->vm_type, l->arch, &lane->spec.image, &lane->image_job.err);
+  al_image_want_t all = {
+    .image = want, .vm_type = l->vm_type, .arch = l->arch, .trust = lane->image_trust, .hold = &lane->image_hold
+  };
+  return al_image_find(&lane->site->home, &all, &lane->spec.image, &lane->image_job.err);
 }
 
 /* The word that tells the guest's init to take the channel from the port. */

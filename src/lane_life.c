@@ -16,6 +16,8 @@
 void
 al_lane_free(al_lane_t *lane) {
   al_env_free(lane->env);
+  al_free(lane->image_trust);
+  al_image_release(&lane->image_hold);
   for (al_waiter_t *w = lane->closers; w;) {
     al_waiter_t *next = w->next;
     al_free(w);

@@ -28,6 +28,8 @@ struct al_lane_s {
   bool attached;              /* another process owns it: see lane_attach.c */
   /* options */
   char agent_user[33], worktree[1024], image_want[1024];
+  al_image_trust_t *image_trust; /* NULL: any image will do */
+  int image_hold;             /* keeps the image from being removed until the row names it */
   bool sudo;
   int max_vms, start_timeout_s, sync_in_s, timeout_minutes;
   bool accel_auto;

@@ -122,6 +122,15 @@ read_guard(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   return 0;
 }
 
+/* Who asks for signatures must have checked some: the option without its result would let any image pass. */
+static int
+read_trust(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
+  const al_val_t *digests = al_val_get(p, "imageDigests");
+  if (al_val_get(p, "imageKeys") && !digests)
+    return al_err_set(err, AL_EBAD_OPTION, "imageKeys without imageDigests: no signature has been checked");
+  return al_image_trust_read(digests, &lane->image_trust, err);
+}
+
 int
 al_lane_read_options(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   const char *image, *worktree;
@@ -137,6 +146,7 @@ al_lane_read_options(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
     || (rc = al_guest_path_check(worktree, strlen(worktree), err))
   )
     return rc;
+  if ((rc = read_trust(lane, p, err))) return rc;
   if (strlen(worktree) >= sizeof lane->worktree) return al_err_set(err, AL_EBAD_OPTION, "worktreePath is too long");
   if (image && strlen(image) >= sizeof lane->image_want) return al_err_set(err, AL_EBAD_OPTION, "image is too long");
   snprintf(lane->worktree, sizeof lane->worktree, "%s", worktree);

@@ -100,6 +100,6 @@ al_sweep_tidy(const al_home_t *home, const al_sweep_look_t *look, const al_sweep
   for (size_t i = 0; rc == 0 && i < look->count; i++) rc = tidy_process(home, &look->procs[i], open, removed);
   for (size_t i = 0; rc == 0 && i < look->temps->len; i++)
     rc = tidy_temp(home, look->temps->items[i]->text, look, open, removed);
-  al_image_sweep(home);
+  (void) al_image_sweep(home);
   return rc;
 }

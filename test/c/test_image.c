@@ -4,6 +4,7 @@
 #include "image.h"
 #include "image_int.h"
 #include "image_make.h"
+#include <sys/file.h>
 
 static char dir[64];
 static al_home_t home;
@@ -69,12 +70,12 @@ test_image_import_then_open(void **state) {
   assert_int_equal(stat(b.dir, &st), 0);
   assert_int_equal(st.st_mode & 07777, 0700);
   assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), 0); /* a second time: nothing happens */
-  assert_int_equal(al_image_import_checked(&home, in("src"), &a, &err), 0);
+  assert_int_equal(al_image_import_checked(&home, in("src"), NULL, NULL, NULL, &a, &err), 0);
   al_test_write(in("src"), "initrd.img", "Initrd");
-  assert_int_equal(al_image_import_checked(&home, in("src"), &a, &err), AL_EIMAGE_INVALID);
+  assert_int_equal(al_image_import_checked(&home, in("src"), NULL, NULL, NULL, &a, &err), AL_EIMAGE_INVALID);
   assert_non_null(strstr(err.msg, "initrd.img has sha256"));
   unlink(in("src/initrd.img"));
-  assert_int_equal(al_image_import_checked(&home, in("src"), &a, &err), AL_ESOURCE_MISSING);
+  assert_int_equal(al_image_import_checked(&home, in("src"), NULL, NULL, NULL, &a, &err), AL_ESOURCE_MISSING);
   assert_int_equal(entries(home.images), 1);
 }
 
@@ -156,7 +157,7 @@ test_image_list_says_what_there_is(void **state) {
     assert_true(broken == (al_val_get(row, "problem") != NULL));
     if (broken) continue;
     assert_string_equal(text, a.id);
-    assert_int_equal(al_val_get(row, "bytes")->i, DISK_SIZE + 12);
+    assert_int_equal(al_val_get(row, "bytes")->i, IMAGE_SIZE);
     assert_int_equal(al_val_get_text(row, "created", NULL, &text, &err), 0);
     assert_string_equal(text, "2026-01-02T03:04:05Z");
   }
@@ -165,8 +166,8 @@ test_image_list_says_what_there_is(void **state) {
 
 static void
 test_image_bad_manifests_are_refused(void **state) {
-  static const parts_t bad[] = {{"{\"schema\":1", "{\"schema\":2"}, {"{\"schema\":1,", "{"},
-    {"{\"schema\":1", "\"schema\":1"}, {"\"name\":\"base\"", "\"name\":\"../base\""},
+  static const parts_t bad[] = {{"\"agent-lane-image/1\"", "1"}, {"\"agent-lane-image/1\"", "\"agent-lane/1\""},
+    {"{\"format\"", "{\"formal\""}, {"{\"format\"", "\"format\""}, {"\"name\":\"base\"", "\"name\":\"../base\""},
     {"\"name\":\"base\"", "\"name\":\"\""}, {"\"name\":\"base\"", "\"name\":7"},
     {"\"name\":\"base\"", "\"name\":\"-base\""}, {"x86_64", "sparc"},
     {"\"name\":\"base\"", "\"name\":\"abcdefghijklmnopqrstuvwxyz0123456789\""}, {"2026-01-02T03:04:05Z", "yesterday"},
@@ -187,6 +188,18 @@ test_image_bad_manifests_are_refused(void **state) {
     {"\"login\":\"lane\"", "\"login\":\"agent\""}, {"\"login\":\"lane\"", "\"login\":\"la ne\""},
     {"\"login\":\"lane\"", "\"login\":\"-lane\""}, {"\"login\":\"lane\"", "\"login\":\"Lane\""},
     {"[\"shell-transport\"]", "\"port-transport\""}, {"[\"shell-transport\"]", "[7]"},
+    {"\"shell-transport\"", "\"shell transport\""}, {"\"shell-transport\"", "\"-shell\""},
+    {"2026-01-02T03:04:05Z", "2026-01-02 03:04:05Z"}, {"\"created\":\"2026-01-02T03:04:05Z\"", "\"created\":1767323045"},
+    {"\"recipe_sha256\":\"0", "\"recipe_sha256\":\""}, {"\"recipe_sha256\"", "\"recipe\""},
+    {"\"role\":\"sbom\"", "\"role\":\"packages\""}, {"\"role\":\"initrd\"", "\"role\":\"sbom\""},
+    {"\"name\":\"vmlinuz\"", "\"name\":\"manifest.json.minisig\""}, {"\"name\":\"vmlinuz\"", "\"name\":\"Manifest.JSON2\""},
+    {"\"inputs\":[", "\"inputs\":[7,"}, {"\"inputs\":[{", "\"inputs\":{\"a\":[{"},
+    {"\"kind\":\"deb\"", "\"kind\":\"rpm\""}, {"\"kind\":\"deb\",", ""}, {"\"version\":\"5.2-1\"", "\"version\":\"\""},
+    {"\"name\":\"bash\"", "\"name\":\"ba\\u0007sh\""}, {"\"digest\":\"sha256:0", "\"digest\":\"sha256:"},
+    {"\"digest\":\"sha256:", "\"digest\":\"md5:"}, {"\"digest\":\"sha256:", "\"digest\":\"sha256:G"},
+    {"\"name\":\"base\"", "\"name\":\"project-1\""}, {"\"users\"", "\"untrusted_setup\":true,\"users\""},
+    {"\"users\"", "\"untrusted_setup\":1,\"users\""}, {"\"users\"", "\"project\":\"" SOME_SHA256 "\",\"users\""},
+    {"\"users\"", "\"inputs_key\":\"" SOME_SHA256 "\",\"users\""},
     {"\"users\"", "\"user\""}, {"\"boot\"", "\"boots\""}, {"\"files\"", "\"file\""}, {"agent-lane-probe-ok", "a b"}};
   al_image_t a;
   (void) state;
@@ -346,36 +359,68 @@ test_image_damage_is_told_and_healed_by_import(void **state) {
   assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), AL_EHOME_UNSAFE);
 }
 
-static void
+static int
 note(void *data, uint64_t done, uint64_t total) {
   uint64_t *last = data;
   assert_true(done > last[0] && done <= total);
   last[0] = done, last[1] = total;
+  return 0;
 }
 
+/* What is left over goes; what somebody is at, who holds its lock, stays. */
 static void
 test_image_import_reports_progress_and_sweeps(void **state) {
   al_image_t a;
   al_err_t err = {0};
   uint64_t last[2] = {0};
   (void) state;
-  mkdir(in("h/images/.import.0123456789abcdef"), 0700);
-  mkdir(in("h/images/.import.fedcba9876543210"), 0700);
-  al_test_write(in("h/images/.import.0123456789abcdef"), "disk", "left behind");
-  struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
-  assert_int_equal(utimensat(AT_FDCWD, in("h/images/.import.0123456789abcdef"), old, 0), 0);
+  mkdir(in("h/images/.aside.0123456789abcdef"), 0700);
+  mkdir(in("h/images/.aside.fedcba9876543210"), 0700);
+  al_test_write(in("h/images/.aside.0123456789abcdef"), "disk", "left behind");
+  int held = open(in("h/images/.aside.fedcba9876543210"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  assert_int_equal(flock(held, LOCK_EX | LOCK_NB), 0);
   make_image(in("src"), NULL);
   assert_int_equal(al_image_import(&home, in("src"), note, last, &a, &err), 0);
-  assert_true(last[0] == last[1] && last[1] == DISK_SIZE + 12);
-  assert_int_equal(access(in("h/images/.import.0123456789abcdef"), F_OK), -1);
-  assert_int_equal(access(in("h/images/.import.fedcba9876543210"), F_OK), 0); /* perhaps somebody's, right now */
+  assert_true(last[0] == last[1] && last[1] == IMAGE_SIZE);
+  assert_int_equal(access(in("h/images/.aside.0123456789abcdef"), F_OK), -1);
+  assert_int_equal(access(in("h/images/.aside.fedcba9876543210"), F_OK), 0);
+  close(held);
+  assert_int_equal(al_image_sweep(&home), 1);
+  assert_int_equal(entries(in("h/images")), 1);
 }
 
+/* One of another version says so, when it is imported and when it lies in the store, and is no damage. */
 static void
+test_image_of_another_version_is_refused_with_its_cure(void **state) {
+  static const parts_t old = {"\"format\":\"agent-lane-image/1\"", "\"schema\":1"},
+                       newer = {"agent-lane-image/1", "agent-lane-image/2"};
+  const parts_t *const both[] = {&old, &newer};
+  char id[32], sha[65], path[512];
+  al_image_t a;
+  (void) state;
+  for (size_t i = 0; i < 2; i++) {
+    al_err_t err = {0};
+    make_image(in("src"), both[i]);
+    assert_int_equal(al_image_import(&home, in("src"), NULL, NULL, &a, &err), AL_EIMAGE_FORMAT);
+    assert_non_null(strstr(err.msg, i ? "agent-lane-image/2" : "earlier version"));
+    assert_int_equal(entries(home.images), (int) i);
+    hash_file(in("src/manifest.json"), sha);
+    snprintf(id, sizeof id, "base-%.12s", sha);
+    snprintf(path, sizeof path, "%s/%s", home.images, id);
+    assert_int_equal(rename(in("src"), path), 0);
+    assert_int_equal(al_image_open(&home, NULL, "qemu", "x86_64", &a, &err), AL_EIMAGE_FORMAT);
+    assert_int_equal(al_image_open(&home, id, "qemu", "x86_64", &a, &err), AL_EIMAGE_FORMAT);
+    assert_non_null(strstr(err.msg, id));
+    assert_non_null(strstr(al_err_cure_text(&err), "image/build"));
+  }
+}
+
+static int
 grow(void *data, uint64_t done, uint64_t total) {
   uint64_t *last = data;
   last[0] = done, last[1] = total;
   if (done < 64u << 20) assert_int_equal(truncate(in("src/disk.qcow2"), (off_t) (done + (8u << 20))), 0);
+  return 0;
 }
 
 static void
@@ -415,7 +460,8 @@ main(void) {
   const struct CMUnitTest tests[] = {T(test_image_import_then_open), T(test_image_choice),
     T(test_image_list_says_what_there_is), T(test_image_bad_manifests_are_refused),
     T(test_image_files_must_be_what_the_manifest_says), T(test_image_disk_must_stand_alone),
-    T(test_image_features), T(test_image_changed_byte_is_found), T(test_image_damage_is_told_and_healed_by_import),
+    T(test_image_features), T(test_image_of_another_version_is_refused_with_its_cure),
+    T(test_image_changed_byte_is_found), T(test_image_damage_is_told_and_healed_by_import),
     T(test_image_import_reports_progress_and_sweeps), T(test_image_file_that_grows_is_not_copied_for_ever),
     T(test_image_open_survives_no_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);

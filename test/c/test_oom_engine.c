@@ -51,6 +51,13 @@ is_report(const al_val_t *v) {
 }
 
 static void
+is_pruned(const al_val_t *v) {
+  assert_int_equal(v->len, 4);
+  assert_int_equal(al_val_get(v, "removed")->len, 0);
+  assert_int_equal(al_val_get(v, "kept")->len, 0);
+}
+
+static void
 is_reaped(const al_val_t *v) {
   assert_int_equal(v->len, 5);
   assert_int_equal(al_val_get(v, "reaped")->len, 0);
@@ -77,7 +84,8 @@ test_oom_in_requests(void **state) {
   (void) state;
   static const ask_t asks[] = {{"errors", with_home, is_errors, false}, {"list", with_home, is_rows, false},
     {"imageImport", with_image, is_image, false}, {"imageImport", with_image, is_image, false},
-    {"imageList", with_home, is_rows, false},
+    {"imageList", with_home, is_rows, false}, {"imageSigned", with_home, is_rows, false},
+    {"imagePrune", with_home, is_pruned, false},
     {"reap", with_home, is_reaped, false}, {"doctor", with_home, is_report, true}};
   stage_make();
   for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {

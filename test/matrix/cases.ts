@@ -85,7 +85,7 @@ const prepare: Omit<Case, "step">[] = [
 const image: Omit<Case, "step">[] = [
   { failure: "no such image", options: { image: "nothing" }, code: "IMAGE_MISSING", says: /image/ },
   { failure: "no manifest", before: ({ image }) => rmSync(join(image, "manifest.json")), code: "SOURCE_MISSING", says: /manifest\.json/ },
-  { failure: "half a manifest", before: ({ image }) => writeFileSync(join(image, "manifest.json"), '{"schema":1,'), code: "IMAGE_INVALID" },
+  { failure: "half a manifest", before: ({ image }) => writeFileSync(join(image, "manifest.json"), '{"format":"agent-lane-image/1",'), code: "IMAGE_INVALID" },
   { failure: "the kernel is missing", before: ({ image }) => rmSync(join(image, "vmlinuz")), code: "SOURCE_MISSING", says: /vmlinuz/ },
   { failure: "the disk was changed", before: ({ image }) => appendFileSync(join(image, "disk.qcow2"), "x"), code: "IMAGE_INVALID", says: /disk\.qcow2/ },
   { failure: "the initrd cannot be read", before: ({ image }) => chmodSync(join(image, "initrd.img"), 0), code: "SOURCE_UNREADABLE", says: /initrd\.img/ },

@@ -43,7 +43,7 @@ describe("usage", () => {
     for (const word of ["image/build DIR --flavour base", "doctor", "ls", "inspect", "logs", "events", "close", "shell", "cp", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
   });
 
-  it.each([["doctor"], ["ls"], ["inspect"], ["logs"], ["events"], ["close"], ["shell"], ["cp"], ["reap"], ["image import"], ["image ls"]])("%s --help has an example", (command) => {
+  it.each([["doctor"], ["ls"], ["inspect"], ["logs"], ["events"], ["close"], ["shell"], ["cp"], ["reap"], ["image import"], ["image export"], ["image ls"], ["image inspect"], ["image verify"], ["image rm"], ["image prune"]])("%s --help has an example", (command) => {
     const { status, out } = run([...command.split(" "), "--help"]);
     expect(status).toBe(0);
     expect(out).toMatch(/Examples?:\n +agent-lane /);

@@ -35,8 +35,8 @@ const siblings: Record<string, string[]> = {
 };
 const onlyIn: Record<string, RegExp> = {
   "sqlite3.h": /^src\/(db|registry)/,
-  "archive.h": /^src\/xfer/,
-  "archive_entry.h": /^src\/xfer/,
+  "archive.h": /^src\/(xfer|image_tar|image_export)/,
+  "archive_entry.h": /^src\/(xfer|image_tar|image_export)/,
   "napi.h": /^binding\//,
 };
 

@@ -44,6 +44,7 @@ describe("npm pack", () => {
       `prebuilds/${platform}/keeper`,
       "prebuilds/guest/agent-x86_64",
       "docs/ERRORS.md",
+      "docs/image-manifest.schema.json",
       "package.json",
     ])
       expect(paths).toContain(path);
@@ -68,7 +69,7 @@ describe("npm pack", () => {
       files
         .map((f) => f.path)
         .filter((p) =>
-          /^(test|bench|build|node_modules|lib)\/|^docs\/(?!\w+\.md$)|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(
+          /^(test|bench|build|node_modules|lib)\/|^docs\/(?!\w+\.md$|[\w-]+\.schema\.json$)|tsbuildinfo|\.map$|\.log$|\.o$|\.test\.|^image\/out\//.test(
             p,
           ),
         ),

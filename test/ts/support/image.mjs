@@ -30,6 +30,7 @@ export function makeImage(dir, features = ["shell-transport"]) {
     ["disk.qcow2", "disk", qcow2()],
     ["vmlinuz", "kernel", Buffer.from("the kernel")],
     ["initrd.img", "initrd", Buffer.from("the initrd")],
+    ["sbom.spdx.json", "sbom", Buffer.from("{}")],
   ];
   const files = parts.map(([name, role, data]) => {
     writeFileSync(join(dir, name), data);
@@ -43,12 +44,13 @@ export function makeImage(dir, features = ["shell-transport"]) {
     disk_format: "qcow2",
   };
   const manifest = {
-    schema: 1,
+    format: "agent-lane-image/1",
     name: "base",
     flavour: "base",
     version: "1",
     arch: arch() === "arm64" ? "aarch64" : "x86_64",
     created: "2026-01-01T00:00:00Z",
+    recipe_sha256: "0".repeat(64),
     virtual_size: DISK_BYTES,
     files,
     boot: { qemu: boot, vz: { ...boot, disk_format: "raw" } },
@@ -56,7 +58,7 @@ export function makeImage(dir, features = ["shell-transport"]) {
     probe_word: "agentlane.probe",
     users: { login: "lane", agent: "agent" },
     features,
-    packages: [],
+    inputs: [],
   };
   write(join(dir, "manifest.json"), JSON.stringify(manifest));
 }

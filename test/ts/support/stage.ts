@@ -85,7 +85,7 @@ export class Stage {
       join(sandcastle, "index.js"),
       'export const createIsolatedSandboxProvider = (c) => ({ tag: "isolated", name: c.name, env: c.env ?? {}, create: c.create });',
     );
-    for (const file of ["limactl.mjs", "guest.mjs", "load.mjs"])
+    for (const file of ["limactl.mjs", "guest.mjs", "load.mjs", "minisign.mjs"])
       copyFileSync(join(import.meta.dirname, file), join(dir, "bin", file));
     makePrograms(join(dir, "bin"), join(dir, "bin", "limactl.mjs"));
     makeImage(join(dir, "image"));
