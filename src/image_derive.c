@@ -148,7 +148,7 @@ advance(void *data, uint64_t bytes) {
 static int
 rebase(making_t *k, int fd, al_err_t *err) {
   const al_image_t *parent = k->d->parent;
-  char to[sizeof parent->disk];
+  char to[sizeof parent->disk + sizeof parent->id + 8];
 
   const char *name = strrchr(parent->disk, '/');
   snprintf(to, sizeof to, "../%s/%s", parent->id, name ? name + 1 : parent->disk);

@@ -53,7 +53,7 @@ test_image_any_flipped_byte_is_found(void **state) {
       put_byte(path, at, bits);
     }
   }
-  assert_true(tried > 2000);
+  assert_true(tried > 1500);
   if (al_image_check(&home, a.id, NULL, NULL, NULL, &got, &err)) fail_msg("%s", err.msg);
   assert_int_equal(al_image_open(&home, a.id, "qemu", "x86_64", &got, &err), 0);
 }
