@@ -110,10 +110,10 @@ al_lima_boot_close(al_boot_t *b, void (*cb)(void *data), void *data);
 int
 al_lima_read_proof(const al_home_t *home, const char *name, int64_t row, char proof[65], al_err_t *err);
 
-/* Destroy: (1) each pid file checked by identity, stale ones unlinked; (2) limactl delete -f (5 s); (3) proof: no
- * hostagent, warden, QEMU, ssh master or shell of this lane is left (killed by identity when they are), directory gone
- * (removed by descriptor when it is not). Idempotent, resumable from any half-made state. AL_EDESTROY_FAILED says what
- * is left. Only takes a valid name, only below <home>/lima. */
+/* Destroy: (1) each pid file checked by identity, stale ones unlinked; (2) limactl delete -f (5 s) where it is needed
+ * (teardown.h); (3) proof: no hostagent, warden, QEMU, ssh master or shell of this lane is left (killed by identity when
+ * they are), directory gone (removed by descriptor when it is not). Idempotent, resumable from any half-made state.
+ * AL_EDESTROY_FAILED says what is left. Only takes a valid name, only below <home>/lima. */
 void
 al_lima_destroy(al_lima_t *l, const char *name, al_lima_cb cb, void *data);
 

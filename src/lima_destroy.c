@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Destroys one lane on the loop: the steps of teardown.c on a worker, with Lima's own delete between them. */
+/* Destroys one lane on the loop: the steps of teardown.c on a worker, with Lima's own delete between them where that is
+ * needed. */
 #include "lima_int.h"
 
 #include "hook.h"
@@ -116,7 +117,7 @@ inspected(al_job_t *job, int status) {
   }
   const char *const argv[] = {l->limactl, "--tty=false", "--log-format", "json", "delete", "-f", d->t.name, NULL};
   d->proc.data = d;
-  if (!d->t.whole || al__lima_spawn(l, NULL, &d->proc, argv, l->delete_ms, 0, deleted) != 0) begin_sweep(d);
+  if (!d->t.needs_limactl || al__lima_spawn(l, NULL, &d->proc, argv, l->delete_ms, 0, deleted) != 0) begin_sweep(d);
   else AL_HOOK("deleting");
 }
 

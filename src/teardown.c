@@ -91,9 +91,25 @@ drop_stale_pids(al_teardown_t *t, int fd) {
   return rc;
 }
 
+/* 1 when the sealed record says that this very directory was built by us. Negative when it cannot be read just now. */
+static int
+sealed(const al_teardown_t *t, int dir) {
+  al_seal_t seal;
+  int rc = al_seal_read(dir, &seal);
+  return rc == 1 ? strcmp(seal.name, t->name) == 0 : rc;
+}
+
+static bool
+needs_limactl(const al_teardown_t *t, int dir) {
+  struct stat st;
+  if (fstatat(dir, "lima.yaml", &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode)) return false;
+  /* Who has no command line just now may be the lane's. */
+  bool alone = t->procs.count == 0 && t->procs.nameless == 0;
+  return !alone || sealed(t, dir) != 1;
+}
+
 int
 al_teardown_inspect(al_teardown_t *t) {
-  struct stat st;
   AL_AUTO_FD int home = open(t->lima, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (home < 0) return al_err_set(&t->err, code_of(-errno), "%s: %s", t->lima, strerror(errno));
   AL_AUTO_FD int dir = open_dir(t, home, t->name);
@@ -104,7 +120,7 @@ al_teardown_inspect(al_teardown_t *t) {
     return al_err_set(
       &t->err, code_of(rc), "the processes of this user could not be listed: %s", strerror(-rc));
   rc = drop_stale_pids(t, dir);
-  t->whole = rc == 0 && fstatat(dir, "lima.yaml", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+  t->needs_limactl = rc == 0 && needs_limactl(t, dir);
   return rc;
 }
 
@@ -126,14 +142,6 @@ al_teardown_sweep(al_teardown_t *t) {
 }
 
 /* ---- 4: remove and prove ---- */
-
-/* 1 when the sealed record says that this very directory was built by us. Negative when it cannot be read just now. */
-static int
-sealed(const al_teardown_t *t, int dir) {
-  al_seal_t seal;
-  int rc = al_seal_read(dir, &seal);
-  return rc == 1 ? strcmp(seal.name, t->name) == 0 : rc;
-}
 
 /* What a delete that was interrupted leaves: the record may be gone already, and with it lima.yaml or the disk. */
 static bool

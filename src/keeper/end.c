@@ -118,13 +118,13 @@ prove(al_teardown_t *t) {
 }
 
 /* What cannot be inspected is swept all the same: its VM must end whatever has become of its directory. The sweep comes
- * before limactl, too: that may hang, and then there is no process left for it to take by its pid file. */
+ * before the inspection, too: limactl may hang, and of a directory of ours without a process it is not needed. */
 static int
 end_lane(const al_keeper_t *k, const al_keeper_tools_t *tools, al_teardown_t *t) {
   int rc = sweep(t);
   if (rc) return rc;
   (void) al_teardown_inspect(t);
-  if (t->whole) run_limactl(k, tools, t);
+  if (t->needs_limactl) run_limactl(k, tools, t);
   t->sweep_start = 0;
   rc = sweep(t);
   return rc ? rc : prove(t);

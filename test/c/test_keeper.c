@@ -55,7 +55,7 @@ test_keeper_ends_lanes_of_a_killed_owner(void **state) {
   assert_true(runs(vm.qemu));
   al_test_kill(k.owner);
   assert_ended(&vm);
-  assert_int_equal(limactl_deleted(NAME), 1);
+  assert_int_equal(limactl_deleted(NAME), 0); /* the keeper itself has left it nothing to do */
   UNTIL("the keeper's end", !runs(k.pid));
   assert_true(runs(stranger));
   assert_true(exists(in("h/lima/%s", OTHER)));
@@ -187,6 +187,8 @@ test_keeper_ends_lanes_without_limactl(void **state) {
   for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
     script(scripts[i]);
     vm_t vm = start_vm();
+    unlink(lane("agent-lane.json")); /* so limactl is asked */
+    if (i < 2) unlink(lane("disk"));   /* and what it leaves may be removed */
     keeper_t k = keeper_start(NULL);
     keep(&k, NAME, 3600000);
     keeper_let_go(&k);
@@ -195,6 +197,7 @@ test_keeper_ends_lanes_without_limactl(void **state) {
     if (i == 0) assert_true(exists(spec.dir));
     assert_ended(&vm);
     keeper_end(&k);
+    assert_int_equal(limactl_deleted(NAME), i + 1);
   }
 }
 
@@ -207,6 +210,7 @@ test_keeper_spares_a_recycled_pid(void **state) {
   snprintf(text, sizeof text, "%ld\n", (long) stranger);
   al_test_write(spec.dir, "qemu.pid", text);
   al_test_write(spec.dir, "ha.pid", text);
+  unlink(lane("agent-lane.json")); /* so limactl is asked */
   script("fake_delete() { for f in \"$LIMA_HOME/$1\"/*.pid; do [ ! -f $f ] || kill -9 $(cat $f); done; rm -rf \"$LIMA_HOME/$1\"; }\n");
   keeper_t k = keeper_start(NULL);
   keep(&k, NAME, 3600000);
@@ -356,7 +360,7 @@ test_keeper_is_small_and_on_its_own(void **state) {
   assert_true(fds <= 6);
   print_message("%ld KiB at most, %ld KiB now, %d descriptors\n", status_kib(k.pid, "VmHWM:"),
     status_kib(k.pid, "VmRSS:"), fds);
-#ifndef __SANITIZE_ADDRESS__
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   assert_in_range(status_kib(k.pid, "VmHWM:"), 100, 3072);
 #endif
   assert_int_equal(getsid(k.pid) == getsid(0), 0);

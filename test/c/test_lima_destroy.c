@@ -126,12 +126,33 @@ static void
 test_destroy_is_idempotent(void **state) {
   (void) state;
   build();
+  pid_t agent = pretend("hostagent", "--pidfile", lane("ha.pid"), NAME);
   destroyed();
+  assert_false(runs(agent));
   assert_true(limactl_deleted());
   unlink(in("h/run/%s", "fake.calls"));
   destroyed();
   destroyed();
   assert_false(limactl_deleted());
+}
+
+/* Without a process a directory of ours is only removed; one that is not proven to be ours is Lima's to judge first. */
+static void
+test_destroy_asks_limactl_where_it_is_needed(void **state) {
+  (void) state;
+  build();
+  destroyed();
+  assert_false(limactl_deleted());
+  build();
+  pid_t agent = pretend("hostagent", "--pidfile", lane("ha.pid"), NAME);
+  destroyed();
+  assert_true(limactl_deleted());
+  assert_false(runs(agent));
+  unlink(in("h/run/%s", "fake.calls"));
+  build();
+  unlink(lane("agent-lane.json"));
+  destroyed();
+  assert_true(limactl_deleted());
 }
 
 static void
@@ -213,6 +234,7 @@ test_destroy_waits_for_who_is_between_two_programs(void **state) {
   close(ready[1]);
   if (said == 'y') {
     destroyed();
+    assert_true(limactl_deleted()); /* it might be the lane's */
     assert_false(runs(pid));
   } else {
     al_test_kill(pid);
@@ -260,7 +282,10 @@ test_destroy_beside_another_one(void **state) {
          "  d=$LIMA_HOME/$1; rm \"$d/agent-lane.json\"; (sleep 0.5; rm -rf \"$d\") <&- >&- 2>&- &\n"
          "  fatal 'no such file'\n}\n");
   build();
+  pid_t agent = pretend("hostagent", "--pidfile", lane("ha.pid"), NAME);
   destroyed();
+  assert_true(limactl_deleted());
+  assert_false(runs(agent));
 }
 
 static void
@@ -297,6 +322,7 @@ main(void) {
     T(test_classify_goes_by_the_lane_directory),
     T(test_destroy_takes_only_lane_names),
     T(test_destroy_is_idempotent),
+    T(test_destroy_asks_limactl_where_it_is_needed),
     T(test_destroy_spares_a_recycled_pid),
     T(test_destroy_kills_what_limactl_left),
     T(test_destroy_waits_for_who_is_between_two_programs),
