@@ -89,7 +89,7 @@ al__lima_strv_free(char **v) {
 char **
 al__lima_env(const al_lima_t *l, const al_lane_spec_t *spec) {
   char pw[4096];
-  char **v = al_calloc(8, sizeof *v);
+  char **v = al_calloc(9, sizeof *v);
   if (!v) return NULL;
   size_t n = 0;
   v[n++] = al_asprintf("PATH=%s", l->path_env);
@@ -97,6 +97,8 @@ al__lima_env(const al_lima_t *l, const al_lane_spec_t *spec) {
   v[n++] = al_asprintf("LIMA_HOME=%s", l->home->lima);
   v[n++] = al_asprintf("TMPDIR=%s", l->home->run);
   v[n++] = al_strdup("LANG=C.UTF-8");
+  /* `limactl start NAME` of a lane whose directory has just gone would make an instance of Lima's default template. */
+  v[n++] = al_asprintf("LIMA_TEMPLATES_PATH=%s/none", l->home->run);
   if (spec && strcmp(l->vm_type, "qemu") == 0) {
     al_buf_t words;
     al_buf_init(&words, 16384);

@@ -192,11 +192,12 @@ test_env_is_built_from_nothing(void **state) {
   char **with = al__lima_env(&lima, &spec), **without = al__lima_env(&lima, NULL);
   assert_non_null(with);
   int n = 0, m = 0;
-  static const char *const names[] = {"PATH=", "HOME=", "LIMA_HOME=", "TMPDIR=", "LANG=C.UTF-8", "QEMU_SYSTEM_"};
+  static const char *const names[] = {"PATH=", "HOME=", "LIMA_HOME=", "TMPDIR=", "LANG=C.UTF-8", "LIMA_TEMPLATES_PATH=",
+    "QEMU_SYSTEM_"};
   for (; with[n]; n++) assert_int_equal(strncmp(with[n], names[n], strlen(names[n])), 0);
   for (; without[m]; m++) assert_string_equal(without[m], with[m]);
-  assert_int_equal(n, 6);
-  assert_int_equal(m, 5);
+  assert_int_equal(n, 7);
+  assert_int_equal(m, 6);
   al__lima_strv_free(with);
   al__lima_strv_free(without);
 }
