@@ -155,6 +155,17 @@ al_lane_close_row(al_lane_t *lane, const char *reason);
 void
 al_lane_chan_ended(al_lane_t *lane); /* the channel has called on_closed */
 
+/* lane_evict.c: ends a lane from outside; `ask`: a living owner has the time to end it in order. `by` says who has ended
+ * it at last, one of the words below, which are for people; NULL when it failed. cb exactly once; from inside the call
+ * only without memory. */
+#define AL_EVICTED_HERE "this command"
+#define AL_EVICTED_BY_OWNER "its owner"
+#define AL_EVICTED_BY_ANOTHER "another process"
+typedef void (*al_evict_cb)(void *data, int status, const al_err_t *err, const char *by);
+void
+al_evict(al_site_t *site, al_driver_t *driver, const al_lane_row_t *row, const char *reason, bool ask,
+  al_evict_cb cb, void *data);
+
 /* reaper.c: ends registered lanes whose owner is gone; cb when done. */
 void
 al_reaper_sweep(al_site_t *site, al_driver_t *driver, void (*cb)(void *data), void *data);

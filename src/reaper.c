@@ -8,11 +8,11 @@
 #include <time.h>
 
 /* Theory of operation. A sweep is a chain of steps on the loop, each of which ends in the next: lease, look (worker),
- * adopt, list, victims, a few at a time, tidy (worker), strays, answer. The lease keeps two from doing the same work;
+ * adopt, list, the dead, the other victims, tidy (worker), strays, answer. The lease keeps two from doing the same work;
  * nothing is wrong when they do (a row is claimed by compare-and-set, the end of a lane may be run twice).
- * The look comes before the list: what it saw and the list does not know has no row. There is a second one after the
- * list: a victim whose owner is gone and of which that saw nothing is proven gone; all others end by al_lima_destroy.
- * Only then their rows are closed.
+ * The look comes before the list: what it saw and the list does not know has no row. Victims whose owner is gone and
+ * that have no process any more end many at a time (sweep_dead.c), all others one by one, a few side by side
+ * (lane_evict.c). Every row is closed only after the proof.
  *
  * A site runs one sweep at a time. A silent one that comes meanwhile is content with the one that runs, or, when that
  * only waits for another process, with the sweep of that process; a request waits for its turn. */
@@ -28,7 +28,9 @@
 typedef struct victim_s {
   al_lane_row_t row;
   char reason[128];
-  bool alone; /* its owner is gone: nobody begins anything for it */
+  bool alone;   /* its owner is gone: nobody begins anything for it */
+  bool foreign; /* it may have an owner that lives, elsewhere: that one hears of it first */
+  bool over;
 } victim_t;
 
 typedef struct reap_s reap_t;
@@ -46,19 +48,21 @@ struct reap_s {
   bool leased, lost;       /* lost: another process has taken it over */
   uint64_t begun_ms, renewed_ms, release_until_ms;
   uv_timer_t timer;
-  al_sweep_look_t look, proof; /* before the list of rows, and after it */
+  al_sweep_look_t look;    /* before the list of rows */
   al_lane_row_t *rows;     /* open ones when they were listed */
   size_t row_count;
   bool booting;            /* one that is kept may be starting */
   victim_t *victims;
   size_t count, at;
+  al_sweep_corpse_t *dead; /* victims that may be dead already: they come first */
+  size_t dead_count;
+  bool dead_over;
   slot_t slots[WIDTH];
   int running;
   bool ended;              /* of the victims */
   al_err_t err;
-  al_val_t *reaped, *kept, *strays, *removed, *notices; /* NULL for the silent sweep */
+  al_sweep_report_t report;
   al_job_t job;
-  int report;              /* -ENOMEM: they are not whole */
   uint32_t id;
   void (*cb)(void *data);
   void *data;
@@ -70,47 +74,33 @@ queue(reap_t *r);
 static void
 next_victims(reap_t *r);
 
-/* ---- the report ---- */
-
 static void
 note(reap_t *r, al_val_t *list, const char *name, const char *reason, int ok, const char *message) {
-  if (!list) return;
-  al_val_t *v = al_val_map();
-  int rc = al_val_set(v, "name", al_val_text(name)) | al_val_set(v, "reason", al_val_text(reason));
-  if (ok >= 0) rc |= al_val_set(v, "ok", al_val_bool(ok));
-  if (message && *message) rc |= al_val_set(v, "message", al_val_text(message));
-  if (rc) al_val_free(v);
-  else rc = al_val_add(list, v);
-  if (rc) r->report = rc;
+  al_sweep_report_note(&r->report, list, name, reason, ok, message);
 }
 
 static void
 answer(reap_t *r) {
   al_engine_t *e = r->site->engine;
   char text[AL_DB_NOTICE_MAX];
+  int rc = 0;
   if (r->cb) {
     r->cb(r->data);
   } else if (r->err.code) {
-    al_val_free(r->reaped);
-    al_val_free(r->kept);
-    al_val_free(r->strays);
-    al_val_free(r->removed);
-    al_val_free(r->notices);
     al_engine_fail(e, r->id, &r->err);
   } else {
-    if (al_registry_notice(&r->site->registry, text)) r->report |= al_val_add(r->notices, al_val_text(text));
-    al_val_t *v = al_val_map();
-    int rc = al_val_set(v, "reaped", r->reaped) | al_val_set(v, "kept", r->kept) |
-      al_val_set(v, "unlisted", r->strays) | al_val_set(v, "removed", r->removed) |
-      al_val_set(v, "notices", r->notices);
-    al_engine_answer(e, r->id, "reap", v, rc | r->report);
+    if (al_registry_notice(&r->site->registry, text)) rc = al_val_add(r->report.notices, al_val_text(text));
+    r->report.rc |= rc;
+    al_val_t *v = al_sweep_report_take(&r->report, &rc);
+    al_engine_answer(e, r->id, "reap", v, rc);
   }
 }
 
 static void
 reap_free(reap_t *r) {
   al_sweep_look_free(&r->look);
-  al_sweep_look_free(&r->proof);
+  al_free(r->dead);
+  al_sweep_report_free(&r->report);
   al_free(r->rows);
   al_free(r->victims);
   al_free(r);
@@ -170,7 +160,7 @@ end(reap_t *r) {
 static int
 find_strays(al_job_t *job) {
   reap_t *r = job->data;
-  return al_registry_strays(&r->site->home, &r->strays, &r->err);
+  return al_registry_strays(&r->site->home, &r->report.strays, &r->err);
 }
 
 static void
@@ -191,13 +181,13 @@ static int
 tidy(al_job_t *job) {
   reap_t *r = job->data;
   al_sweep_open_t open = {.rows = r->rows, .count = r->row_count, .booting = r->booting};
-  return al_sweep_tidy(&r->site->home, &r->look, &open, r->removed);
+  return al_sweep_tidy(&r->site->home, &r->look, &open, r->report.removed);
 }
 
 static void
 tidied(al_job_t *job, int status) {
   reap_t *r = job->data;
-  if (status == -ENOMEM) r->report = status;
+  if (status == -ENOMEM) r->report.rc = status;
   tell_strays(r);
 }
 
@@ -217,36 +207,14 @@ slot_over(slot_t *s) {
   next_victims(r);
 }
 
+/* Somebody else was quicker: then it is not ours to tell. */
 static void
-row_written(void *data, int status, const al_err_t *err) {
-  (void) status; /* another process may have closed the row in the same moment: the lane is gone in either case */
-  (void) err;
-  slot_over(data);
-}
-
-static void
-destroyed(void *data, int status, const al_err_t *err) {
+evicted(void *data, int status, const al_err_t *err, const char *by) {
   slot_t *s = data;
   reap_t *r = s->r;
-  const victim_t *v = s->v;
-  note(r, r->reaped, v->row.name, v->reason, status == 0, status ? err->msg : NULL);
-  al_registry_move(&r->site->registry, v->row.id, AL_LANE_CLOSING, status ? AL_LANE_STUCK : AL_LANE_CLOSED,
-    status ? err->msg : v->reason, row_written, s);
-}
-
-static void
-claimed(void *data, int status, const al_err_t *err) {
-  slot_t *s = data;
-  reap_t *r = s->r;
-  const victim_t *v = s->v;
-  if (status < 0) {
-    /* AL_ELANE_CLOSED: somebody else was quicker */
-    if (status != AL_ELANE_CLOSED) note(r, r->reaped, v->row.name, v->reason, 0, err->msg);
-    slot_over(s);
-    return;
-  }
-  if (v->alone && r->proof.whole && !al_sweep_seen(&r->proof, v->row.name)) destroyed(s, 0, NULL);
-  else al_lima_destroy(&r->driver->lima, v->row.name, destroyed, s);
+  if (status < 0 || strcmp(by, AL_EVICTED_BY_ANOTHER))
+    note(r, r->report.reaped, s->v->row.name, s->v->reason, status == 0, status ? err->msg : NULL);
+  slot_over(s);
 }
 
 static void
@@ -255,14 +223,15 @@ start_victim(slot_t *s, const victim_t *v) {
   s->v = v;
   s->busy = true;
   r->running++;
-  al_registry_claim_close(&r->site->registry, v->row.id, v->reason, claimed, s);
+  al_evict(r->site, r->driver, &v->row, v->reason, v->foreign, evicted, s);
 }
 
 /* True when that was all there is to do about it. */
 static bool
 spared(reap_t *r, const victim_t *v) {
+  if (v->over) return true;
   if (r->dry) {
-    note(r, r->reaped, v->row.name, v->reason, -1, NULL);
+    note(r, r->report.reaped, v->row.name, v->reason, -1, NULL);
     return true;
   }
   al_lane_t *own = al_lane_find(r->site->engine, v->row.name); /* it ends by its own machine, once */
@@ -270,7 +239,7 @@ spared(reap_t *r, const victim_t *v) {
   al_err_t why = { 0 };
   al_err_set(&why, AL_ELANE_CLOSED, "the lane was reaped: %s", v->reason);
   al_lane_event(own, AL_LANE_ON_CLOSE, &why, v->reason);
-  note(r, r->reaped, v->row.name, v->reason, 1, NULL);
+  note(r, r->report.reaped, v->row.name, v->reason, 1, NULL);
   return true;
 }
 
@@ -280,19 +249,23 @@ renewed(void *data, int status, const al_err_t *err) {
   (void) err;
   if (status == 1) r->lost = true; /* this process stood still; another one goes on */
   r->running--;
-  next_victims(r);
+  if (r->dead_over) next_victims(r);
+}
+
+static void
+renew(reap_t *r) {
+  al_engine_t *e = r->site->engine;
+  uint64_t now = al_plat_mono_ms();
+  if (!r->leased || now - r->renewed_ms <= RENEW_MS) return;
+  r->renewed_ms = now;
+  r->running++;
+  al_registry_lease_renew(&r->site->registry, LEASE, &e->self, e->env_id, LEASE_S, renewed, r);
 }
 
 static void
 next_victims(reap_t *r) {
-  al_engine_t *e = r->site->engine;
-  uint64_t now = al_plat_mono_ms();
-  if (r->leased && now - r->renewed_ms > RENEW_MS) {
-    r->renewed_ms = now;
-    r->running++;
-    al_registry_lease_renew(&r->site->registry, LEASE, &e->self, e->env_id, LEASE_S, renewed, r);
-  }
-  if (r->lost || e->refuse) r->at = r->count;
+  renew(r);
+  if (r->lost || r->site->engine->refuse) r->at = r->count;
   for (size_t i = 0; i < WIDTH; i++) {
     while (!r->slots[i].busy && r->at < r->count) {
       const victim_t *v = &r->victims[r->at++];
@@ -302,6 +275,41 @@ next_victims(reap_t *r) {
   if (r->running || r->at < r->count || r->ended) return;
   r->ended = true; /* without memory an answer comes at once, from inside of this */
   victims_over(r);
+}
+
+/* ---- those that are dead already ---- */
+
+static bool
+may_go_on(void *data) {
+  reap_t *r = data;
+  renew(r);
+  return !r->lost && !r->site->engine->refuse;
+}
+
+static void
+dead_over(void *data) {
+  reap_t *r = data;
+  for (size_t i = 0; i < r->dead_count; i++) {
+    victim_t *v = &r->victims[r->dead[i].index];
+    v->over = r->dead[i].gone;
+    if (v->over) note(r, r->report.reaped, v->row.name, v->reason, 1, NULL);
+  }
+  r->dead_over = true;
+  next_victims(r);
+}
+
+static void
+end_dead(reap_t *r) {
+  r->dead = r->count && !r->dry ? al_calloc(r->count, sizeof *r->dead) : NULL; /* without memory all end one by one */
+  for (size_t i = 0; r->dead && i < r->count; i++) {
+    const victim_t *v = &r->victims[i];
+    if (v->alone)
+      r->dead[r->dead_count++] =
+        (al_sweep_corpse_t) {.name = v->row.name, .reason = v->reason, .id = v->row.id, .index = i};
+  }
+  al_sweep_dead_t how = {.home = &r->site->home, .registry = &r->site->registry, .io = r->site->io, .list = r->dead,
+    .count = r->dead_count, .go_on = may_go_on, .cb = dead_over, .data = r};
+  al_sweep_dead(&how);
 }
 
 /* ---- who they are ---- */
@@ -320,16 +328,18 @@ static void
 judge(reap_t *r, const al_lane_row_t *row) {
   al_sweep_rules_t rules = {.boot_ms = al_plat_boot_ms(), .now_s = time(NULL), .force = r->force, .patient = r->cb};
   const char *why = "";
-  al_sweep_verdict_t verdict = al_sweep_judge(&rules, row, is_forgotten(r, row), &why);
+  bool forgotten = is_forgotten(r, row);
+  al_sweep_verdict_t verdict = al_sweep_judge(&rules, row, forgotten, &why);
   if (verdict == AL_SWEEP_END) {
     victim_t *v = &r->victims[r->count++];
     v->row = *row;
     v->alone = al_plat_ident_alive(&row->owner) == 0;
+    v->foreign = !v->alone && !forgotten;
     snprintf(v->reason, sizeof v->reason, "%s", why);
     return;
   }
   r->booting |= row->state < AL_LANE_READY;
-  note(r, r->kept, row->name, why, -1, row->state == AL_LANE_STUCK ? row->reason : NULL);
+  note(r, r->report.kept, row->name, why, -1, row->state == AL_LANE_STUCK ? row->reason : NULL);
   if (verdict == AL_SWEEP_ORPHAN && !r->dry)
     al_registry_note_orphan(&r->site->registry, row->id, (int64_t) rules.boot_ms);
 }
@@ -337,14 +347,7 @@ judge(reap_t *r, const al_lane_row_t *row) {
 static int
 look(al_job_t *job) {
   reap_t *r = job->data;
-  return al_sweep_look(&r->site->home, r->rows ? &r->proof : &r->look);
-}
-
-static void
-looked_again(al_job_t *job, int status) {
-  reap_t *r = job->data;
-  if (status < 0) r->proof.whole = false;
-  next_victims(r);
+  return al_sweep_look(&r->site->home, &r->look);
 }
 
 static void
@@ -359,8 +362,7 @@ listed(void *data, int status, const al_err_t *err, const al_lane_row_t *rows, s
     r->row_count = i + 1;
     judge(r, &rows[i]);
   }
-  if (r->count && !r->dry && !r->err.code) al_worker_post(r->site->io, &r->job, look, looked_again);
-  else next_victims(r);
+  end_dead(r);
 }
 
 static void
@@ -478,19 +480,12 @@ al_do_reap(al_engine_t *e, al_request_t *req) {
   if (!rc) rc = al_site_lima(r->site, req->params, &r->driver, &err);
   if (!rc) rc = al_val_get_bool(req->params, "force", false, &r->force, &err);
   if (!rc) rc = al_val_get_bool(req->params, "dryRun", false, &r->dry, &err);
-  if (!rc && (!(r->reaped = al_val_list()) || !(r->kept = al_val_list()) || !(r->removed = al_val_list()) ||
-      !(r->notices = al_val_list())))
-    rc = al_err_set(&err, -ENOMEM, "out of memory");
+  if (!rc && al_sweep_report_init(&r->report)) rc = al_err_set(&err, -ENOMEM, "out of memory");
   if (!rc) {
     start(r);
     return;
   }
-  if (r) {
-    al_val_free(r->reaped);
-    al_val_free(r->kept);
-    al_val_free(r->removed);
-    al_val_free(r->notices);
-    al_free(r);
-  }
+  if (r) al_sweep_report_free(&r->report);
+  al_free(r);
   al_engine_fail(e, req->id, &err);
 }

@@ -210,6 +210,44 @@ al_registry_claim_close(al_registry_t *r, int64_t id, const char *reason, al_reg
   start_move(r, id, 0, AL_LANE_CLOSING, reason, cb, data, run_claim);
 }
 
+typedef struct gone_s {
+  move_t move; /* the one at hand */
+  size_t count;
+  al_registry_end_t ends[];
+} gone_t;
+
+static int
+close_one(move_t *m, sqlite3 *sql) {
+  bool adopted;
+  int state, rc = read_state(m, sql, &state, &adopted);
+  if (rc == AL_ENO_SUCH_LANE) m->call.job.err = (al_err_t) {0};
+  if (rc == AL_ENO_SUCH_LANE || (!rc && state == AL_LANE_CLOSED)) return 0;
+  if (!rc && state != AL_LANE_CLOSING) rc = write_state(m, sql, state, AL_LANE_CLOSING);
+  return rc ? rc : write_state(m, sql, AL_LANE_CLOSING, AL_LANE_CLOSED);
+}
+
+static int
+run_close_gone(al_db_job_t *job, sqlite3 *sql) {
+  gone_t *g = job->data;
+  int rc = 0;
+  for (size_t i = 0; !rc && i < g->count; i++) {
+    g->move.id = g->ends[i].id;
+    al__reg_copy(g->move.reason, sizeof g->move.reason, g->ends[i].reason);
+    rc = close_one(&g->move, sql);
+  }
+  return rc;
+}
+
+void
+al_registry_close_gone(
+  al_registry_t *r, const al_registry_end_t *ends, size_t count, al_registry_cb cb, void *data) {
+  gone_t *g = al__reg_call(sizeof *g + count * sizeof *ends, cb, data);
+  if (!g) return;
+  memcpy(g->ends, ends, count * sizeof *ends);
+  g->count = count;
+  al__reg_run(r, &g->move.call, run_close_gone);
+}
+
 /* ---- the keeper ---- */
 
 typedef struct keeper_s {

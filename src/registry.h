@@ -63,6 +63,15 @@ al_registry_move(al_registry_t *r, int64_t id, int from, int to, const char *rea
 /* Any open state -> CLOSING; 0 also when it was CLOSING or STUCK; AL_ELANE_CLOSED when CLOSED. */
 void
 al_registry_claim_close(al_registry_t *r, int64_t id, const char *reason, al_registry_cb cb, void *data);
+/* Closes the rows of lanes that are proven gone, in one transaction, each by way of CLOSING; those that are closed
+ * already, or not there, stay as they are. The texts live until cb. */
+typedef struct al_registry_end_s {
+  int64_t id;
+  const char *reason;
+} al_registry_end_t;
+void
+al_registry_close_gone(
+  al_registry_t *r, const al_registry_end_t *ends, size_t count, al_registry_cb cb, void *data);
 /* Rows, newest first; open ones only unless `all`. The list is the callback's: valid during it. */
 typedef void (*al_registry_list_cb)(
   void *data, int status, const al_err_t *err, const al_lane_row_t *rows, size_t count);

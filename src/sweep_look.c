@@ -19,9 +19,9 @@ typedef struct looking_s {
 } looking_t;
 
 bool
-al_sweep_seen(const al_sweep_look_t *look, const char *name) {
-  for (size_t i = 0; i < look->names->len; i++)
-    if (strcmp(look->names->items[i]->text, name) == 0) return true;
+al_sweep_said(const al_sweep_look_t *look, const char *name) {
+  for (size_t i = 0; i < look->said->len; i++)
+    if (strcmp(look->said->items[i]->text, name) == 0) return true;
   return false;
 }
 
@@ -50,11 +50,8 @@ add_temp(al_sweep_look_t *look, const char *dir, const char *name) {
 
 static int
 in_lima(al_sweep_look_t *look, const char *name) {
-  bool tmp = strncmp(name, TMP, sizeof TMP - 1) == 0;
-  const char *lane = tmp ? name + sizeof TMP - 1 : name;
-  if (!al_name_valid(lane)) return 0;
-  int rc = tmp ? add_temp(look, "lima", name) : 0;
-  return rc ? rc : al_val_add(look->names, al_val_text(lane));
+  bool tmp = strncmp(name, TMP, sizeof TMP - 1) == 0 && al_name_valid(name + sizeof TMP - 1);
+  return tmp ? add_temp(look, "lima", name) : 0;
 }
 
 static int
@@ -69,13 +66,8 @@ static int
 each_entry(const char *path, al_sweep_look_t *look, int (*cb)(al_sweep_look_t *look, const char *name)) {
   DIR *dir = opendir(path);
   int rc = 0;
-  if (!dir) {
-    look->whole &= errno == ENOENT;
-    return 0;
-  }
-  errno = 0;
-  for (struct dirent *e; rc == 0 && (e = readdir(dir)); errno = 0) rc = cb(look, e->d_name);
-  if (rc == 0 && errno) look->whole = false;
+  if (!dir) return 0; /* what is left over there is the next sweep's */
+  for (struct dirent *e; rc == 0 && (e = readdir(dir));) rc = cb(look, e->d_name);
   closedir(dir);
   return rc;
 }
@@ -131,8 +123,7 @@ on_process(void *data, const al_ident_t *id, const char *cmdline, size_t len) {
   char name[AL_NAME_LEN + 1];
   if (len == 0 && id->exe[0]) l->nameless++;
   for (const char *at = cmdline; al_name_next(&at, cmdline + len, name);) {
-    bool known = al_sweep_seen(l->look, name);
-    int rc = known ? 0 : al_val_add(l->look->names, al_val_text(name));
+    int rc = al_sweep_said(l->look, name) ? 0 : al_val_add(l->look->said, al_val_text(name));
     bool listed = l->look->count && l->look->procs[l->look->count - 1].id.pid == id->pid;
     if (rc == 0 && !listed) rc = add_proc(l, id, name, cmdline, len);
     if (rc) return rc;
@@ -158,10 +149,9 @@ int
 al_sweep_look(const al_home_t *home, al_sweep_look_t *out) {
   looking_t l = {.home = home, .look = out};
   out->whole = true;
-  out->names = al_val_list();
+  out->said = al_val_list();
   out->temps = al_val_list();
-  if (!out->names || !out->temps) return -ENOMEM;
-  /* Processes first: who makes a directory after it was looked for was seen before that. */
+  if (!out->said || !out->temps) return -ENOMEM;
   int rc = look_at_processes(&l);
   if (!rc) rc = each_entry(home->lima, out, in_lima);
   if (!rc) rc = each_entry(home->run, out, in_run);
@@ -170,7 +160,7 @@ al_sweep_look(const al_home_t *home, al_sweep_look_t *out) {
 
 void
 al_sweep_look_free(al_sweep_look_t *look) {
-  al_val_free(look->names);
+  al_val_free(look->said);
   al_val_free(look->temps);
   al_free(look->procs);
   memset(look, 0, sizeof *look);

@@ -213,6 +213,45 @@ test_reaper_tells_of_a_damaged_registry(void **state) {
   assert_int_equal(told(reap(), "notices"), 0);
 }
 
+/* A process with the command line of a lane's ssh master. */
+static pid_t
+start_master(const char *name) {
+  char title[400], path[64], text[8] = "";
+  snprintf(title, sizeof title, "ssh: %s/ssh.sock [mux]", lima_path(name));
+  pid_t pid = al_test_fork();
+  if (pid == 0) {
+    execl("/bin/sleep", title, "300", (char *) NULL);
+    _exit(127);
+  }
+  snprintf(path, sizeof path, "/proc/%d/cmdline", (int) pid);
+  for (int i = 0; i < 10000 && memcmp(text, "ssh: ", 5); i++, usleep(1000)) {
+    FILE *f = fopen(path, "re");
+    if (f && fread(text, 1, 5, f) < 5) text[0] = 0;
+    if (f) fclose(f);
+  }
+  assert_memory_equal(text, "ssh: ", 5);
+  return pid;
+}
+
+/* What a dead owner's lane still runs is ended before its row is closed, and then nothing of it is there. */
+static void
+test_reaper_ends_what_still_runs(void **state) {
+  (void) state;
+  int status;
+  open_home();
+  make_dir(A, 77);
+  make_dir(B, 78);
+  make_row(A, "ready", 0, 0);
+  make_row(B, "ready", 0, 0);
+  pid_t pid = start_master(A);
+  assert_int_equal(told(reap(), "reaped"), 2);
+  assert_int_equal(open_rows(), 0);
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  assert_int_equal(access(lima_path(A), F_OK), -1);
+  assert_int_equal(access(lima_path(B), F_OK), -1);
+}
+
 #define MANY 1000
 
 static void
@@ -366,6 +405,7 @@ main(int argc, char **argv) {
     T(closes_no_row_before_the_proof),
     T(waits_for_the_lease),
     T(tells_of_a_damaged_registry),
+    T(ends_what_still_runs),
     T(sweeps_a_thousand_dead_rows),
     T(ten_processes_harm_nothing),
   };

@@ -161,6 +161,28 @@ test_registry_move_is_compare_and_set(void **state) {
   assert_string_equal(f->rows[0].reason, "because");
 }
 
+static void
+test_registry_closes_many_rows_by_way_of_closing(void **state) {
+  fixture_t *f = *state;
+  al_lane_row_t rows[4] = {a_row('a'), a_row('b'), a_row('c'), a_row('d')};
+  char holders[256];
+  for (int i = 0; i < 4; i++) {
+    int64_t ticket = 0;
+    assert_int_equal(admit(f, &rows[i], 4, &ticket, holders), 0);
+    if (i > 0) assert_int_equal(claim(f, rows[i].id), 0);
+  }
+  assert_int_equal(move(f, rows[1].id, AL_LANE_CLOSING, AL_LANE_CLOSED), 0);
+  assert_int_equal(move(f, rows[2].id, AL_LANE_CLOSING, AL_LANE_STUCK), 0);
+  al_registry_end_t ends[] = {{rows[0].id, "one"}, {rows[1].id, "two"}, {rows[2].id, "three"}, {1, "none"}};
+  al_registry_close_gone(&f->r, ends, 4, answered, f);
+  run(f);
+  assert_int_equal(f->status, 0);
+  assert_int_equal(sql_int(f, "SELECT count(*) FROM lanes WHERE state <> 'closed'"), 1); /* who was not named */
+  assert_int_equal(sql_int(f, "SELECT count(*) FROM history WHERE to_state = 'closed'"), 3);
+  assert_int_equal(sql_int(f, "SELECT count(*) FROM history WHERE to_state = 'closed' AND from_state <> 'closing'"), 0);
+  assert_int_equal(sql_int(f, "SELECT count(*) FROM lanes WHERE reason IN ('one', 'because', 'three')"), 3);
+}
+
 int
 main(void) {
   const struct CMUnitTest tests[] = {
@@ -170,6 +192,7 @@ main(void) {
     cmocka_unit_test_setup_teardown(test_registry_waiter_that_asks_no_more_loses_its_turn, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_tells_which_directories_have_no_row, setup, teardown),
     cmocka_unit_test_setup_teardown(test_registry_move_is_compare_and_set, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_registry_closes_many_rows_by_way_of_closing, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,8 +274,8 @@ test_sweep_ends_masters_of_lanes_that_are_gone(void **state) {
   assert_int_equal(tidy(1, false), 1);
   assert_false(runs(gone));
   assert_true(runs(open) && runs(listed) && runs(foreign) && runs(near));
-  assert_true(al_sweep_seen(&look_at, NAME) && al_sweep_seen(&look_at, "agent-lane-00000000-0000000c"));
-  assert_false(al_sweep_seen(&look_at, "agent-lane-00000000-0000000d"));
+  assert_true(al_sweep_said(&look_at, NAME) && al_sweep_said(&look_at, "agent-lane-00000000-0000000c"));
+  assert_false(al_sweep_said(&look_at, "agent-lane-00000000-0000000d"));
   assert_true(look_at.whole);
   pid_t all[] = {open, listed, foreign, near};
   for (size_t i = 0; i < 4; i++) al_test_kill(all[i]);

@@ -137,6 +137,29 @@ it("close ends another process's lane: its calls hear why, and it is gone", asyn
   expect(said["again"]).toMatchObject({ code: 0, out: expect.stringMatching(/ closed already\n$/) });
 });
 
+it("reap --force tells a living owner first: its calls hear why", async () => {
+  const said = await run(`
+    const events = [];
+    const lane = await createLane({ ...OPTIONS, onEvent: (e) => events.push([e.type, e.message]) });
+    const busy = failure(() => lane.exec("sleep 100"));
+    await sleep(300);
+    report("kept", JSON.parse((await cli("reap", "--json")).out));
+    report("reaped", JSON.parse((await cli("reap", "--force", "--json")).out));
+    report("busy", await busy);
+    report("later", await failure(() => lane.exec("true")));
+    await until("the end", () => lane.closed);
+    report("events", events.filter(([type]) => type.startsWith("clos")));
+    report("rows", await json("ls"));
+    report("name", lane.name);
+  `);
+  expect(said["kept"]).toMatchObject({ reaped: [], kept: [{ reason: "in use by a living process" }] });
+  expect(said["reaped"]).toMatchObject({ reaped: [{ name: said["name"], ok: true, reason: "asked for with --force" }] });
+  for (const call of ["busy", "later"])
+    expect(said[call]).toMatchObject({ code: "LANE_CLOSED", message: expect.stringMatching(/--force/) });
+  expect(said["events"]).toEqual([["closing", expect.stringMatching(/--force/)], ["closed", expect.anything()]]);
+  expect(said["rows"]).toEqual([]);
+});
+
 it("close does not wait for an owner that is stopped", async () => {
   const said = await run(`
     const owner = spawn(process.execPath, ["--input-type=module", "-e", \`
