@@ -9,6 +9,7 @@
 #include "registry.h"
 #include "utf8.h"
 #include "version.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -317,6 +318,27 @@ check_registry(doctor_t *d) {
   al_val_free(strays);
 }
 
+/* Registries that were found damaged and set aside: kept until somebody removes them. */
+static void
+check_damaged(doctor_t *d) {
+  static const char prefix[] = "registry.db.damaged-";
+  AL_AUTO_FREE char *text = NULL;
+  DIR *dir = d->home_usable ? opendir(d->home.root) : NULL;
+  if (!dir) return; /* the home has been reported */
+  for (struct dirent *e; !d->rc && (e = readdir(dir));) {
+    size_t n = strlen(e->d_name);
+    bool part = n > 4 && (strcmp(e->d_name + n - 4, "-wal") == 0 || strcmp(e->d_name + n - 4, "-shm") == 0);
+    if (strncmp(e->d_name, prefix, sizeof prefix - 1) || part) continue;
+    al_free(al_steal(&text));
+    text = al_asprintf("%s/%s was set aside; a new registry took over the lanes that had a directory.", d->home.root,
+      e->d_name);
+    if (!text) d->rc = -ENOMEM;
+    else say(d, "damaged registry", "skipped", text, "Its histories are in there. Remove it, with its -wal and -shm, when"
+      " they are no longer wanted. When that comes again and again, look for faults of the disk.");
+  }
+  closedir(dir);
+}
+
 /* Lanes that no destroy could prove to be gone: each with the reason, which names what is left. */
 static void
 check_stuck(doctor_t *d) {
@@ -383,6 +405,7 @@ al_doctor_run(const al_doctor_opts_t *opts, al_val_t **out, al_err_t *err) {
     check_platform(&d);
     check_home(&d);
     check_registry(&d);
+    if (!d.rc) check_damaged(&d);
     if (!d.rc) check_stuck(&d);
     check_lima(&d);
     if (d.linux_host) check_qemu(&d, strcmp(d.arch, "aarch64") == 0 ? "qemu-system-aarch64" : "qemu-system-x86_64");

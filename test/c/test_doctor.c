@@ -263,6 +263,31 @@ test_doctor_looks_at_the_registry(void **state) {
 }
 
 static void
+test_doctor_names_registries_that_were_set_aside(void **state) {
+  al_home_t home;
+  al_err_t err = {0};
+  size_t named = 0;
+  (void) state;
+  assert_int_equal(al_home_open(in("h"), &home, &err), 0);
+  al_test_write(home.root, "registry.db.damaged-20260101-1", "");
+  al_test_write(home.root, "registry.db.damaged-20260101-1-wal", "");
+  al_test_write(home.root, "registry.db.damaged-20260102-1", "");
+  al_val_t *r = examine(NULL);
+  const al_val_t *checks = al_val_get(r, "checks");
+  for (size_t i = 0; i < checks->len; i++) {
+    const al_val_t *c = checks->items[i];
+    if (strcmp(al_val_get(c, "name")->text, "damaged registry")) continue;
+    assert_non_null(strstr(al_val_get(c, "detail")->text, "registry.db.damaged-2026010"));
+    assert_null(strstr(al_val_get(c, "detail")->text, "-wal"));
+    assert_string_equal(al_val_get(c, "status")->text, "skipped"); /* nothing is wrong now */
+    assert_non_null(al_val_get(c, "cure"));
+    named++;
+  }
+  assert_int_equal(named, 2);
+  al_val_free(r);
+}
+
+static void
 test_doctor_bad_home_is_a_finding(void **state) {
   (void) state;
   al_val_t *r = examine(&(al_doctor_opts_t) {.home = "relative"});
@@ -279,6 +304,7 @@ main(void) {
   const struct CMUnitTest root[] = {T(test_doctor_says_root_is_unsafe)};
   const struct CMUnitTest user[] = {T(test_doctor_finds_everything), T(test_doctor_misses_each_program),
     T(test_doctor_judges_versions), T(test_doctor_survives_bad_programs), T(test_doctor_does_not_wait_for_ever), T(test_doctor_looks_at_the_registry),
+    T(test_doctor_names_registries_that_were_set_aside),
     T(test_doctor_bad_home_is_a_finding)};
   int failed = 0;
   if (geteuid() == 0) { /* the rest is for ordinary users */
