@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records of a guest's directory: order, names, sizes and limits. Every byte is the guest's. */
 #include "tree_parse.h"
+#include "tmp_name.h"
 #include "utf8.h"
 #include <string.h>
 
@@ -100,6 +101,8 @@ check_name(al_tree_t *t, al_err_t *err) {
   if (at + (at > 0) + n > AL_PATH_MAX) return refused(t, err, "a path is longer than 4096 bytes, below");
   if (at > 0) t->path[at++] = '/';
   memcpy(t->path + at, t->name, n + 1);
+  /* On the host such a name stands for what a copy has left, and the next copy would remove it. */
+  if (al_tmp_name_is(t->name)) return refused(t, err, "the name of what a copy has not put in place is not copied");
   return al_is_dotgit(t->name, n) ? refused(t, err, "what may be .git on the host is not copied") : 0;
 }
 

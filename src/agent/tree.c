@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TREE: walks a directory with the user's rights, following no link, and makes records of what is in it. */
 #include "agent.h"
+#include "tmp_name.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -198,6 +199,7 @@ advance(al_slot_t *s) {
   const dent_t *d = (const dent_t *) (const void *) ((const uint8_t *) w->dents[w->depth] + l->at);
   l->at += d->reclen;
   if (strcmp(d->name, ".") == 0 || strcmp(d->name, "..") == 0) return 0;
+  if (al_tmp_name_is(d->name)) return 0; /* what a copy in has not put in place; the host would refuse it */
   return visit(s, d->name);
 }
 

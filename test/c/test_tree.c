@@ -159,6 +159,12 @@ test_tree_refuses_names_that_are_none(void **state) {
       add(type, git[i], strlen(git[i]), type == AL_TREE_ENTER ? 0 : 1, "x");
       refused(AL_ETREE_REFUSED, "may be .git");
     }
+  for (uint8_t type = AL_TREE_ENTER; type <= AL_TREE_LINK; type++) {
+    if (type == AL_TREE_LEAVE) continue;
+    begin();
+    add(type, ".agent-lane-0123456789abcdef.tmp", 32, type == AL_TREE_ENTER ? 0 : 1, "x");
+    refused(AL_ETREE_REFUSED, "not put in place");
+  }
   memset(wide, 'n', sizeof wide);
   begin();
   add(AL_TREE_FILE, wide, 256, 0, "");
