@@ -26,7 +26,7 @@ OTHER := $(if $(filter darwin,$(OS)),linux,darwin)
 CORE_SRC := $(filter-out $(wildcard src/platform_$(OTHER)*.c),$(wildcard src/*.c))
 CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o) $(if $(filter hooks,$(VARIANT)),$(B)/hooks.o)
 # whole engines on stand-ins, which live from /proc, memfd_create and mount namespaces
-LINUX_ONLY := $(if $(filter linux,$(OS)),,test/c/test_oom_engine.c test/c/test_exhaust.c test/c/test_disk.c test/c/test_simulation.c test/c/test_reaper.c test/c/test_db_faults.c)
+LINUX_ONLY := $(if $(filter linux,$(OS)),,test/c/test_oom_engine.c test/c/test_exhaust.c test/c/test_disk.c test/c/test_simulation.c test/c/test_admission.c test/c/test_reaper.c test/c/test_db_faults.c)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(filter-out $(LINUX_ONLY),$(wildcard test/c/test_*.c)))
 AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/pacing.c src/sha256.c src/tmp_name.c
 # what the C tests drive: the shipped agent, or the one with sanitizers (Linux only)
@@ -90,14 +90,14 @@ check-c: $(TESTS) $(AGENT_TEST)
 check-oom: $(B)/test_oom_engine $(AGENT_TEST)
 	AL_OOM=all AL_AGENT=$(AGENT_TEST) LIMIT=7200 scripts/run-c-tests $(B)/test_oom_engine
 # What has threads or is called from several, for VARIANT=tsan. Addresses are fixed because TSan's shadow does not cover all places.
-THREADED := work proc db db_aside registry registry_adopt registry_lease registry_queue event chan chan_flow chan_end exec exec_end xfer_in xfer_in_tree xfer_in_kill xfer_out xfer_out_end xfer_tree transport lima_boot lima_destroy home image
+THREADED := work proc db db_aside registry registry_adopt registry_history registry_lease registry_queue reaper sweep keeper_link event chan chan_flow chan_end exec exec_end xfer_in xfer_in_tree xfer_in_kill xfer_out xfer_out_end xfer_tree transport lima_boot lima_destroy home image
 check-threads: $(THREADED:%=$(B)/test_%) $(AGENT_TEST)
 	AL_AGENT=$(AGENT_TEST) TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1 setarch -R scripts/run-c-tests $(THREADED:%=$(B)/test_%)
 # Everything: where valgrind 3.19 has no pidfd_open and openat2, the platform layer takes its other way, so nothing is skipped.
 VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
   --child-silent-after-fork=yes
 # Not those that count descriptors, of which valgrind keeps some, or run hundreds of lanes: the leaks of these are ASan's.
-VALGRINDED := $(filter-out $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk $(B)/test_simulation $(B)/test_reaper $(B)/test_db_faults,$(TESTS))
+VALGRINDED := $(filter-out $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk $(B)/test_simulation $(B)/test_admission $(B)/test_reaper $(B)/test_db_faults,$(TESTS))
 check-valgrind: $(VALGRINDED) $(AGENT_TEST)
 	AL_AGENT=$(AGENT_TEST) WRAP="$(VALGRIND)" scripts/run-c-tests $(VALGRINDED)
 # the agent with sanitizers, for its own tests
@@ -113,7 +113,7 @@ $(B)/test_warden $(B)/test_warden_end $(B)/test_warden_port: $(B)/warden
 $(B)/keeper: $(KEEPER_SRC) $(wildcard src/keeper/*.h src/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(KEEPER_SRC) $(LDFLAGS)
-$(B)/test_keeper $(B)/test_keeper_link $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk $(B)/test_simulation $(B)/test_reaper $(B)/test_db_faults: $(B)/keeper
+$(B)/test_keeper $(B)/test_keeper_link $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk $(B)/test_simulation $(B)/test_admission $(B)/test_reaper $(B)/test_db_faults: $(B)/keeper
 
 # Guest agents: static, any Linux kernel of the last years. musl for our own architecture, Debian's cross compiler for arm64.
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)

@@ -17,7 +17,7 @@ export default [
     from: `say(f, "network", NO, "network: \\"open\\" was`, to: `say(f, "network", YES, "network: \\"open\\" was` },
   { name: "an owner does not hear of another's close", file: "src/lane_guard.c", test: "ts:admin", only: "hear why",
     from: `if (!is_open(g, l) || l->row.id != rows[i].id) continue;`, to: `if (!is_open(g, l) || l->row.id != rows[i].id + 1) continue;` },
-  { name: "a stopped owner is waited for", file: "src/admin_end.c", test: "ts:admin", only: "is stopped",
+  { name: "a stopped owner is waited for", file: "src/lane_evict.c", test: "ts:admin", only: "is stopped",
     from: `else if (al_plat_mono_ms() >= x->patience_ms ||`, to: `else if (` },
   { name: "growth is not bounded", file: "src/lane_guard.c", test: "ts:guard", only: "files grow",
     from: `disk->all - lane->disk_base <= lane->max_growth) return;`, to: `disk->all - lane->disk_base > lane->max_growth) return;` },

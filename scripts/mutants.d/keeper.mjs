@@ -31,7 +31,7 @@ export default [
       pause_ms(POLL_MS);` },
   { name: "the keeper trusts pid files", file: "src/keeper/end.c", ...program,
     from: `(void) al_teardown_inspect(t);
-  if (t->whole)`, to: `if (true)` },
+  if (t->needs_limactl)`, to: `if (true)` },
   { name: "the log grows", file: "src/keeper/log.c", ...program,
     from: `st.st_size <= AL_KEEPER_LOG_MAX - LINE_MAX_BYTES`, to: `st.st_size >= 0` },
   { name: "the keeper keeps what it inherits", file: "src/keeper/main.c", ...program, from: `  al_keeper_close_stray();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several processes of one user: four lanes of two at once, places for VMs in order, BUSY with the holders' names.
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
@@ -9,6 +9,8 @@ import { write } from "./support/image.mjs";
 
 // Many processes after another, on machines that are busy.
 vi.setConfig({ testTimeout: 120_000 });
+
+const ROUNDS = Number(process.env["AL_ROUNDS"] ?? 2);
 
 let s: Stage;
 const children: Owner[] = [];
@@ -33,8 +35,8 @@ class Owner {
   readonly ended: Promise<Outcome>;
   #out = "";
 
-  constructor(script: string) {
-    ({ child: this.child, ended: this.ended } = s.start(script));
+  constructor(script: string, timeout?: number) {
+    ({ child: this.child, ended: this.ended } = s.start(script, {}, timeout));
     this.child.stdout?.on("data", (data: Buffer) => (this.#out += data.toString()));
     children.push(this);
   }
@@ -177,6 +179,37 @@ describe("admission across processes", () => {
     expect(admitted()).toEqual([a, b, c, d].map((o) => o.pid));
     expect(s.left()).toEqual([]);
   });
+
+  // AL_ROUNDS: lanes of each of six that want one at the same time, two in each process.
+  it("three processes never have more than two VMs, seen from outside", async () => {
+    const census = join(s.home, "run", "census");
+    write(census, "", 0o666);
+    const script = `
+      const one = async () => {
+        for (let i = 0; i < ${ROUNDS}; i++) {
+          const lane = await create({ maxConcurrentVms: 2, queueTimeoutSeconds: 3600, startTimeoutSeconds: 120 });
+          await lane.exec("true");
+          await lane.close();
+        }
+      };
+      report("error", await failure(() => Promise.all([one(), one()])));`;
+    const owners = [1, 2, 3].map(() => new Owner(script, 100_000 + ROUNDS * 30_000));
+    let most = 0, looks = 0;
+    while (!owners.every((o) => o.ends)) {
+      most = Math.max(most, s.processes().filter((line) => line.includes("limactl.mjs qemu ")).length);
+      looks++;
+      await sleep(20);
+    }
+    for (const o of owners) expect((await o.ended).said).toEqual({ error: "it succeeded" });
+    const counts = readFileSync(census, "utf8").split("\n").filter(Boolean).map(Number);
+    console.log(`${counts.length} VMs of three processes; at most ${Math.max(...counts)} at a start, ${most} in ${looks} looks`);
+    expect(counts).toHaveLength(6 * ROUNDS);
+    expect(Math.max(...counts)).toBe(2);
+    expect(most).toBeGreaterThan(0);
+    expect(most).toBeLessThanOrEqual(2);
+    expect(open()).toEqual([]);
+    expect(s.left()).toEqual([]);
+  }, 120_000 + ROUNDS * 40_000);
 
   it("nobody waits behind a process that was killed in the queue, or for the lane of one", async () => {
     const a = new Holder({ maxConcurrentVms: 1 });

@@ -267,9 +267,24 @@ async function hostagent(name) {
   await stay();
 }
 
+/** Scripted QEMUs of this place that are there now, this one included. */
+function census() {
+  const mine = (pid) => {
+    try {
+      const words = readFileSync(join("/proc", pid, "cmdline"), "utf8").split("\0");
+      return words[1] === self && words[2] === "qemu";
+    } catch {
+      return false; // it has ended meanwhile
+    }
+  };
+  return readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && mine(pid)).length;
+}
+
 /** Listens where its -netdev says, with a banner, as QEMU does for a guest's sshd. */
 async function qemu() {
   const name = after("-pidfile").split("/").at(-2);
+  // Each start is the only moment at which there can be one more than before.
+  if (existsSync(join(run, "census"))) appendFileSync(join(run, "census"), `${census()}\n`);
   const port = Number(/hostfwd=tcp:127\.0\.0\.1:(\d+)-:22/.exec(after("-netdev"))[1]);
   await line("qemu.pid", name, () => writeFileSync(after("-pidfile"), `${process.pid}\n`, { mode: 0o600 }));
   const banner = scenario.banner ?? "SSH-2.0-scripted\r\n";
