@@ -3,7 +3,7 @@
 import { expect, it } from "vitest";
 import { stages } from "./support/stages.js";
 
-const ROUNDS = Number(process.env["AL_ROUNDS"] ?? 4);
+const ROUNDS = Number(process.env["AL_ROUNDS"] ?? 2);
 const make = stages();
 
 it(

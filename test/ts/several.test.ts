@@ -187,7 +187,7 @@ describe("admission across processes", () => {
     const script = `
       const one = async () => {
         for (let i = 0; i < ${ROUNDS}; i++) {
-          const lane = await create({ maxConcurrentVms: 2, queueTimeoutSeconds: 3600, startTimeoutSeconds: 120 });
+          const lane = await create({ maxConcurrentVms: 2, startTimeoutSeconds: 600 });
           await lane.exec("true");
           await lane.close();
         }
