@@ -99,5 +99,7 @@ for (const transport of ["port", "shell"]) {
   goals.push({ ...few, bound: 6, least: true });
   const many = { text: `${transport}: limactl shell / ${label.argv}`, value: of("limactl_shell") / of("argv") };
   goals.push(transport === "port" ? { ...many, bound: 30, least: true } : many);
+  const least = of("argv_spawn") + of("paced"); // what a product that costs nothing would take
+  goals.push({ text: `${transport}: limactl shell / (the guest's own part + a bare echo)`, value: of("limactl_shell") / least });
 }
 report({ bench: "exec", title: "one command in the guest", unit: "ms", rows, samples, goals });
