@@ -78,6 +78,14 @@ export const CORE_ERROR_CODES = [
 
 /** Codes that the core cannot know, with what they mean and what helps. */
 export const OWN_ERRORS = {
+  INPUT_GONE: {
+    meaning: "A file that the image's lock file names has left the package mirror, or has other bytes there.",
+    cure: "Take today's versions into the lock file with `agent-lane image lock --update`, then build again.",
+  },
+  IMAGE_BUILD_FAILED: {
+    meaning: "The recipe of a guest image ended with an error.",
+    cure: "See the recipe's words above the error; what it had fetched is kept, so building again is quick.",
+  },
   TIMER_FAILED: {
     meaning: "The timer of `agent-lane reap --install` could not be set up or removed.",
     cure: "See the message. Without a systemd of the user (`systemctl --user`) or launchd, run `agent-lane reap` from cron instead.",

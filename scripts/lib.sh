@@ -85,6 +85,18 @@ as_lane_user() (
   exec "$@"
 )
 
+# build_image FLAVOUR DIR [ARCH]: from the lock file; where the mirror of this day no longer has what it names, from a copy with
+# today's versions of Debian's packages, after saying what differs.
+build_image() {
+  local code=0 arch=${3:-$(uname -m)} updated
+  updated=$CACHE/image-lock-$arch.json
+  "$ROOT/image/build" "$2" --flavour "$1" --arch "$arch" || code=$?
+  [ $code = 3 ] || return $code
+  say "image: the lock file is older than the mirror. What follows is built from today's packages; to keep them: image/lock --update. What differs:"
+  retry "image/lock" "$ROOT/image/lock" --update --only debs --arch "$arch" --out "$updated"
+  "$ROOT/image/build" "$2" --flavour "$1" --arch "$arch" --lock "$updated"
+}
+
 # Gives DIR... to the user of the lanes.
 own_by_lane_user() { [ "$EUID" != 0 ] || chown -R "$LANE_USER:" "$@"; }
 

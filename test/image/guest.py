@@ -91,13 +91,14 @@ def free_port():
 class Guest:
     """One QEMU process with its console in a file. Leaves nothing behind when closed."""
 
-    def __init__(self, directory, kernel, initrd, cmdline, arguments, port=None):
+    def __init__(self, directory, kernel, initrd, cmdline, arguments, port=None, arch="x86_64"):
         self.console_path = os.path.join(directory, "console-%d.log" % time.monotonic_ns())
         self.port, self.started, self.key = port, time.monotonic(), None
         open(self.console_path, "wb").close()
         # setpriv: QEMU must not outlive a test that is killed.
-        argv = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-                "-machine", "q35,vmport=off,accel=tcg", "-cpu", "max", "-smp", "2", "-m", "1024",
+        machine = "q35,vmport=off,accel=tcg" if arch == "x86_64" else "virt,accel=tcg"
+        argv = ["setpriv", "--pdeathsig", "KILL", "qemu-system-" + arch, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+                "-machine", machine, "-cpu", "max" if arch == "x86_64" else "cortex-a72", "-smp", "2", "-m", "1024",
                 "-kernel", kernel, "-initrd", initrd, "-append", cmdline]
         self.process = subprocess.Popen(
             argv + [a.replace("CONSOLE", self.console_path) for a in arguments],

@@ -12,6 +12,7 @@ import { Bar } from "../bar.js";
 import { interruptible } from "../interrupt.js";
 import { bytes, complain, plain, print, printJson, table } from "../output.js";
 import { addCommon, common, pathArgument, type CommonOptions } from "./common.js";
+import { addImageBuild } from "./image-build.js";
 
 type Row = Readonly<Record<string, unknown>>;
 
@@ -211,6 +212,7 @@ const JSON_OBJECT = "print one JSON object";
 
 export function addImage(program: Command): void {
   const image = program.command("image").description("the guest images of the store");
+  addImageBuild(image);
   addCommon(image.command("import"))
     .description("copy a built image into the store, checking every file against its manifest")
     .argument("<path>", "directory with manifest.json and its files, or a tar archive of one", pathArgument)
