@@ -2,9 +2,9 @@
 // createLane(): a lane for programs that do without Sandcastle, such as test suites.
 import { badOption, whence } from "./errors.js";
 import type { Lane } from "./lane.js";
-import { openLane } from "./open.js";
 import { OPTION_NAMES, resolveOptions, type LimaOptions } from "./options.js";
 import { integer } from "./rules.js";
+import { startLane } from "./start.js";
 
 /** Options of `createLane()`: those of `lima()`, without the one that is about Sandcastle's sync-in. */
 export interface CreateLaneOptions extends Omit<LimaOptions, "syncInTimeoutSeconds"> {
@@ -37,7 +37,7 @@ export async function createLane(options: CreateLaneOptions = {}): Promise<Lane>
     throw badOption("option syncInTimeoutSeconds is about Sandcastle: createLane() has no sync-in to wait for");
   const told = whence(createLane);
   try {
-    return await openLane(resolveOptions(rest, NAMES), { queueTimeoutSeconds });
+    return await startLane(resolveOptions(rest, NAMES), { queueTimeoutSeconds });
   } catch (error) {
     throw told(error);
   }

@@ -73,6 +73,7 @@ export const CORE_ERROR_CODES = [
   "IMAGE_FORMAT",
   "IMAGE_UNTRUSTED",
   "IMAGE_IN_USE",
+  "DERIVE_FAILED",
   "INTERNAL",
 ] as const;
 
@@ -89,6 +90,14 @@ export const OWN_ERRORS = {
   TIMER_FAILED: {
     meaning: "The timer of `agent-lane reap --install` could not be set up or removed.",
     cure: "See the message. Without a systemd of the user (`systemctl --user`) or launchd, run `agent-lane reap` from cron instead.",
+  },
+  SETUP_FAILED: {
+    meaning: "The setup of a project image failed or took too long; nothing is left of it.",
+    cure: "See the end of its output in the message; correct the setup, its inputs, image.network or image.timeoutMinutes.",
+  },
+  IMAGE_NOT_READY: {
+    meaning: "The image of a project is not there yet, and a lane of Sandcastle's could not wait for it any longer.",
+    cure: "Prepare it once before, which has no such limit: `await prepareImage(options)`, or `agent-lane image prepare FILE`.",
   },
   STDIN_FAILED: {
     meaning: "The stream that was given as a command's stdin failed, so the command was ended.",

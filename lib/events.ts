@@ -50,6 +50,22 @@ export interface LaneWarningEvent {
   readonly timeMs?: number;
 }
 
+/**
+ * The image of a project is not there yet, and is being made: by another lane or process (`waiting`), or by this one, in a
+ * lane of its own. Comes with each step, with the setup's output (at most once a second), and every few seconds in silence.
+ */
+export interface LanePreparingEvent {
+  readonly type: "preparing";
+  readonly project: string;
+  readonly step: "waiting" | "lane" | "inputs" | "setup" | "saving" | "ready";
+  /** Milliseconds since the image was asked for. */
+  readonly timeMs: number;
+  /** What is being done; during the setup, its last line of output. */
+  readonly message: string;
+  /** The lane in which the setup runs, once it has a name. */
+  readonly lane?: string;
+}
+
 /** `close()` resolved (it always does), but the lane may be left; `error` says why. */
 export interface LaneCloseFailedEvent {
   readonly type: "close-failed";
@@ -57,20 +73,36 @@ export interface LaneCloseFailedEvent {
   readonly error: LaneError;
 }
 
-export type LaneEvent = LaneStateEvent | LaneNoticeEvent | LaneStuckEvent | LaneWarningEvent | LaneCloseFailedEvent;
+export type LaneEvent =
+  | LaneStateEvent
+  | LanePreparingEvent
+  | LaneNoticeEvent
+  | LaneStuckEvent
+  | LaneWarningEvent
+  | LaneCloseFailedEvent;
 
 const shown = new Set<string>();
 
 /**
  * Without a listener, what is likely to disappoint becomes a process warning, each text once: options that will,
- * software emulation, which is several times slower, and files that changed while they were copied.
+ * software emulation, which is several times slower, and files that changed while they were copied. And that the image of a
+ * project is being made: it may take minutes.
  */
 function show(event: LaneEvent): void {
+  if (event.type === "preparing") {
+    const { step, project, message } = event;
+    if (step === "lane" || step === "waiting") return warnOnce(`preparing the image of project ${project}`, message);
+    return;
+  }
   const told = event.type === "notice" && /emulation|changed while/.test(event.message);
   if (event.type !== "warning" && !told) return;
-  if (shown.has(event.message)) return;
-  shown.add(event.message);
-  process.emitWarning(event.message, "AgentLaneWarning");
+  warnOnce(event.message);
+}
+
+function warnOnce(text: string, more?: string): void {
+  if (shown.has(text)) return;
+  shown.add(text);
+  process.emitWarning(more === undefined ? text : `${text}: ${more}`, "AgentLaneWarning");
 }
 
 /** Calls the user's listener; what it throws must not reach the caller, whose work is more important. */

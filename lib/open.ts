@@ -31,7 +31,7 @@ const dropped = new FinalizationRegistry<Remains>(({ name, engine, onEvent, begu
     .catch(() => undefined); // it is stuck, which its events say, or the process ends
 });
 
-interface OpenOptions {
+export interface OpenOptions {
   /** Variables of the run, over those of the options. */
   readonly env?: Readonly<Record<string, string>> | undefined;
   /** Whether a lane that never sees Sandcastle's sync-in counts as lost. */
@@ -41,10 +41,13 @@ interface OpenOptions {
   readonly engine?: Engine;
 }
 
+/** What a lane is opened with: an image that is there. */
+export type LaneOptions = Omit<ResolvedOptions, "image"> & { readonly image?: string | undefined };
+
 const GIB = 2 ** 30;
 
 /** A VM that cannot have its memory ends in the guest's or the host's OOM killer, long after the start. */
-function checkMemory({ memoryGiB, onEvent }: ResolvedOptions): void {
+function checkMemory({ memoryGiB, onEvent }: LaneOptions): void {
   const text = (bytes: number): string => (bytes / GIB).toFixed(1);
   // A kernel keeps some for itself: a machine of 8 GiB says 7.7.
   if (memoryGiB > Math.ceil(totalmem() / GIB))
@@ -60,7 +63,7 @@ function checkMemory({ memoryGiB, onEvent }: ResolvedOptions): void {
  * again.
  */
 export async function openLane(
-  options: ResolvedOptions,
+  options: LaneOptions,
   { env = {}, syncInWatchdog = false, queueTimeoutSeconds, engine = sharedEngine() }: OpenOptions = {},
 ): Promise<Lane> {
   checkEnv(env, "env");

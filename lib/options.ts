@@ -2,6 +2,7 @@
 // The one table of options: defaults, bounds and words. Validation, messages and the README's table come from it.
 import { badOption } from "./errors.js";
 import type { LaneEvent } from "./events.js";
+import { imageRule, settleProject, type ProjectImage, type SettledProject } from "./project.js";
 import * as is from "./rules.js";
 
 /** Options of `lima()`. All are optional. */
@@ -75,10 +76,10 @@ export interface LimaOptions {
    */
   readonly transport?: "auto" | "shell" | "port" | undefined;
   /**
-   * Guest image: a name or id from `agent-lane image ls`, or the absolute path of an unpacked image directory. Default:
-   * the newest.
+   * Guest image: a name or id from `agent-lane image ls`, or the absolute path of an unpacked image directory; or, as an
+   * object, such an image in which a setup of the project's has run once. Default: the newest.
    */
-  readonly image?: string | undefined;
+  readonly image?: string | ProjectImage | undefined;
   /**
    * Public keys of minisign (the second line of `minisign.pub`), 1–16. With them a lane starts only from an image that one of
    * them has signed, or that was derived from one. Default: signatures are not asked for.
@@ -129,7 +130,9 @@ type Defaulted =
   | "allowUnknownLima"
   | "env";
 
-export type ResolvedOptions = LimaOptions & { readonly [K in Defaulted]: NonNullable<LimaOptions[K]> };
+export type ResolvedOptions = Omit<LimaOptions, "image"> & { readonly [K in Defaulted]: NonNullable<LimaOptions[K]> } & {
+  readonly image?: string | SettledProject | undefined;
+};
 
 /** Above this start timeout Sandcastle has given up before we do. */
 export const START_TIMEOUT_ADVISED = 115;
@@ -243,7 +246,9 @@ export const OPTIONS: readonly OptionSpec[] = [
     "auto",
     'what carries commands and files: `"port"` (virtio port; QEMU, a current image) or `"shell"` (`limactl shell`)',
   ),
-  spec("image", is.nameOrPath, undefined, "guest image, see `agent-lane image ls`", { dflt: "the newest" }),
+  spec("image", imageRule, undefined, "guest image, see `agent-lane image ls`; as an object: a project image, see below", {
+    dflt: "the newest",
+  }),
   spec(
     "imageKeys",
     is.publicKeys,
@@ -301,6 +306,8 @@ export function resolveOptions(options: LimaOptions = {}, known = OPTION_NAMES):
   resolved["env"] = { ...options.env };
   const { imageKeys } = resolved as unknown as ResolvedOptions;
   if (imageKeys !== undefined) resolved["imageKeys"] = [...imageKeys];
+  const { image, network } = resolved as unknown as { image: LimaOptions["image"]; network: "open" | "none" };
+  if (typeof image === "object") resolved["image"] = settleProject(image, { network });
   return Object.freeze(resolved) as unknown as ResolvedOptions;
 }
 

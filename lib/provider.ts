@@ -12,8 +12,8 @@ import { tell } from "./events.js";
 import { EXEC_NAMES, type ExecOptions } from "./exec.js";
 import { INTERACTIVE_NAMES, type InteractiveOptions } from "./interactive.js";
 import type { Lane } from "./lane.js";
-import { openLane } from "./open.js";
 import { resolveOptions, type LimaOptions } from "./options.js";
+import { startLane } from "./start.js";
 
 async function said<T>(work: Promise<T>): Promise<T> {
   try {
@@ -72,7 +72,7 @@ export function lima(options: LimaOptions = {}): IsolatedSandboxProvider {
     env: { ...resolved.env },
     create: async ({ env }) => {
       const begun = Date.now();
-      const lane = await said(openLane(resolved, { env, syncInWatchdog: true }));
+      const lane = await said(startLane(resolved, { env, syncInWatchdog: true }));
       return handleOf(lane, (message) =>
         tell(resolved.onEvent, { type: "notice", lane: lane.name, timeMs: Date.now() - begun, message }),
       );

@@ -91,6 +91,11 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * imageVerify   home?, image, imageDigests?, progress?             -> as imageImport; every byte is hashed
  * imageRemove   home?, image                                       -> as imagePrune; fails with IMAGE_IN_USE
  * imagePrune    home?, dryRun?   -> {removed: [{id, bytes?, reason?}], kept: [{id, bytes, reason}], leftovers, dryRun}
+ * imageDerived  home?, limactlPath?, allowUnknownLima?, image?, imageDigests?, project, inputsKey, claim?
+ *                 -> {parent, parentSha256, image?, claimed}: the project's image derived from that one; with claim, and when
+ *                 there is none, claimed: it is the caller's turn to make it, until imageUnclaim
+ * imageUnclaim  claim: id of that request                           -> null; also when it had no turn
+ * derive        lane, project, inputsKey -> {image, manifestSha256}: closes the lane; its disk is the project's image then
  * doctor        home?, limactlPath?, image?, allowUnknownLima?      -> {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}
  * home          home?                                              -> {home}: the one that is meant, resolved
  * errors        -                                                  -> [{code, number, meaning, cure}] (the table of err.h)

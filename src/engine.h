@@ -13,6 +13,7 @@ typedef struct al_lane_s al_lane_t;
 typedef struct al_op_s al_op_t;
 typedef struct al_site_s al_site_t;
 typedef struct al_guard_s al_guard_t;
+typedef struct al_turn_s al_turn_t;
 
 /* A request as it came from the other thread. */
 typedef struct al_request_s {
@@ -88,6 +89,7 @@ struct al_engine_s {
   bool closing_sites;
   al_site_t *sites;
   al_lane_t *lanes;
+  al_turn_t *turns;     /* to make an image of a project (admin_project.c) */
   int busy;             /* requests outside lanes that still run */
 };
 
@@ -188,11 +190,20 @@ al_do_image_remove(al_engine_t *e, al_request_t *r);
 void
 al_do_image_prune(al_engine_t *e, al_request_t *r);
 void
+al_do_image_derived(al_engine_t *e, al_request_t *r);
+void
+al_do_image_unclaim(al_engine_t *e, al_request_t *r);
+void
+al_do_derive(al_engine_t *e, al_request_t *r);
+void
 al_do_doctor(al_engine_t *e, al_request_t *r);
 void
 al_do_home(al_engine_t *e, al_request_t *r);
 void
 al_do_errors(al_engine_t *e, al_request_t *r);
+/* Gives every turn back; the engine is over. */
+void
+al_turns_free(al_engine_t *e);
 /* The request's answer waits until all of its output has been taken: its receiver is to tell at once. */
 void
 al_engine_hurry(al_engine_t *e, uint32_t id);

@@ -32,6 +32,7 @@ unlist(al_engine_t *e) {
 void
 al_engine_free(al_engine_t *e) {
   unlist(e);
+  al_turns_free(e);
   for (al_request_t *r = e->inbox; r;) {
     al_request_t *next = r->next;
     al_request_free(r);

@@ -151,6 +151,8 @@
     "Import an image with manifest.json.minisig beside its manifest, or add its signer's public key to imageKeys.") \
   X(IMAGE_IN_USE, -20082, "The image cannot be removed or replaced: a lane or another image needs it.", \
     "Close the lane or remove the image that the message names, then try again; `agent-lane ls` shows the lanes.") \
+  X(DERIVE_FAILED, -20090, "The disk of a lane could not become an image; the lane is closed all the same.", \
+    "See the message, and prepare the image again.") \
   X(INTERNAL, -20052, "Something happened that cannot happen.", \
     "This is a bug in Agent Lane; please report it with the message.")
 

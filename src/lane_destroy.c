@@ -42,10 +42,15 @@ on_destroy_again(uv_timer_t *t) {
 }
 
 static void
-part_ended(al_lane_t *lane) {
-  if (--lane->ending) return;
+cut(al_lane_t *lane) {
   AL_HOOK("cut");
   al_lima_destroy(&lane->driver->lima, lane->spec.name, destroyed, lane);
+}
+
+static void
+part_ended(al_lane_t *lane) {
+  if (--lane->ending) return;
+  if (!al_lane_derive(lane, cut)) cut(lane);
 }
 
 static void

@@ -18,6 +18,7 @@ al_lane_free(al_lane_t *lane) {
   al_env_free(lane->env);
   al_free(lane->image_trust);
   al_image_release(&lane->image_hold);
+  al_lane_derive_free(lane);
   for (al_waiter_t *w = lane->closers; w;) {
     al_waiter_t *next = w->next;
     al_free(w);
@@ -112,6 +113,7 @@ al_lane_finish(al_lane_t *lane) {
     if (stuck) al_engine_fail(lane->engine, w->id, stuck);
     else al_engine_done(lane->engine, w->id, NULL);
   }
+  al_lane_derive_answer(lane);
   close_timers(lane);
 }
 

@@ -13,6 +13,9 @@ typedef struct al_waiter_s {
   struct al_waiter_s *next;
 } al_waiter_t;
 
+typedef struct al_lane_derive_s al_lane_derive_t;
+struct al_derive_key_s;
+
 typedef enum { AL_TRANSPORT_AUTO, AL_TRANSPORT_SHELL, AL_TRANSPORT_PORT } al_transport_want_t;
 
 struct al_lane_s {
@@ -74,6 +77,7 @@ struct al_lane_s {
   bool low_told, logs_told, disk_seen;
   uint64_t disk_base, disk_now; /* bytes of its directory at the first look and at the last */
   al_keeper_cb kept;          /* what follows once the keeper has it */
+  al_lane_derive_t *derive;   /* its disk is to become an image (lane_derive.c); else NULL */
 };
 
 /* lane_life.c: the way along the state table */
@@ -165,6 +169,19 @@ typedef void (*al_evict_cb)(void *data, int status, const al_err_t *err, const c
 void
 al_evict(al_site_t *site, al_driver_t *driver, const al_lane_row_t *row, const char *reason, bool ask,
   al_evict_cb cb, void *data);
+
+/* lane_derive.c */
+/* Whether there is something to do between the end of the channel and that of the directory; then `then` comes after it. */
+bool
+al_lane_derive(al_lane_t *lane, void (*then)(al_lane_t *lane));
+/* Answers the request, if there is one; the lane is over. */
+void
+al_lane_derive_answer(al_lane_t *lane);
+void
+al_lane_derive_free(al_lane_t *lane);
+/* project and inputsKey of a request. AL_EBAD_OPTION */
+int
+al_derive_key_read(const al_val_t *params, struct al_derive_key_s *key, al_err_t *err);
 
 /* reaper.c: ends registered lanes whose owner is gone; cb when done. */
 void

@@ -151,6 +151,21 @@ al_lima_look(const al_home_t *home, al_look_t *looks, size_t count) {
 }
 
 int
+al_lima_vm_runs(const al_home_t *home, const char *name) {
+  char dir[AL_HOME_MAX + AL_NAME_LEN + 2];
+  AL_AUTO_FREE al__lima_procs_t *procs = al_calloc(1, sizeof *procs);
+  if (!procs) return -ENOMEM;
+  snprintf(dir, sizeof dir, "%s/%s", home->lima, name);
+  int rc = al__lima_scan(dir, name, procs);
+  if (rc < 0) return rc;
+  for (size_t i = 0; i < procs->count; i++) {
+    al__lima_kind_t kind = procs->list[i].kind;
+    if (kind == AL__PROC_QEMU || kind == AL__PROC_WARDEN || kind == AL__PROC_HOSTAGENT) return 1;
+  }
+  return 0;
+}
+
+int
 al_lima_processes(const al_home_t *home, const char *name, al_val_t **out, al_err_t *err) {
   char dir[AL_HOME_MAX + AL_NAME_LEN + 2];
   AL_AUTO_FREE al__lima_procs_t *procs = al_calloc(1, sizeof *procs);

@@ -30,6 +30,10 @@ al_lima_disk(const al_home_t *home, const char *name, al_lane_disk_t *out);
 /* All of `looks` with one walk over this user's processes. 0, or -errno when they cannot be listed. */
 int
 al_lima_look(const al_home_t *home, al_look_t *looks, size_t count);
+/* 1 while something runs that may write to the lane's disk (QEMU, its warden, and the host agent, which on vz is the VM),
+ * else 0; or -errno. */
+int
+al_lima_vm_runs(const al_home_t *home, const char *name);
 /* The lane's processes as a list of {pid, kind, program, memoryBytes, owner?}. */
 int
 al_lima_processes(const al_home_t *home, const char *name, al_val_t **out, al_err_t *err);

@@ -16,7 +16,7 @@ const layers: Record<string, number> = {
   home: 3, image: 3, seal: 3, keeper: 3, lima_procs: 3, teardown: 3, lima: 3, transport: 3, registry: 3, chan: 3,
   exec: 4, xfer: 4,
   lane_life: 5, lane_options: 5, lane_create: 5, lane_admit: 5, lane_start: 5, lane_time: 5, lane_destroy: 5, lane_keep: 5, lane_calls: 5,
-  lane_guard: 5, lane_evict: 5, lane_exec: 5, lane_copy: 5, lane_tty: 5, lane_attach: 5, reaper: 5, sweep: 5, admin: 5, doctor: 5, site: 5, engine: 5, tty: 5, al: 5,
+  lane_guard: 5, lane_evict: 5, lane_exec: 5, lane_copy: 5, lane_derive: 5, lane_tty: 5, lane_attach: 5, reaper: 5, sweep: 5, admin: 5, doctor: 5, site: 5, engine: 5, tty: 5, al: 5,
 };
 /** Neighbours in one layer that may be included, with the reason. */
 const siblings: Record<string, string[]> = {

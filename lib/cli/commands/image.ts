@@ -13,6 +13,7 @@ import { interruptible } from "../interrupt.js";
 import { bytes, complain, plain, print, printJson, table } from "../output.js";
 import { addCommon, common, pathArgument, type CommonOptions } from "./common.js";
 import { addImageBuild } from "./image-build.js";
+import { addImagePrepare } from "./image-prepare.js";
 
 type Row = Readonly<Record<string, unknown>>;
 
@@ -213,6 +214,7 @@ const JSON_OBJECT = "print one JSON object";
 export function addImage(program: Command): void {
   const image = program.command("image").description("the guest images of the store");
   addImageBuild(image);
+  addImagePrepare(image);
   addCommon(image.command("import"))
     .description("copy a built image into the store, checking every file against its manifest")
     .argument("<path>", "directory with manifest.json and its files, or a tar archive of one", pathArgument)

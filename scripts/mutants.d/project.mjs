@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults in project images: whose they are, what goes into them, and how a disk becomes one.
+export default [
+  { name: "an input is read through a link", file: "lib/project.ts", test: "ts:project", only: "follow no link",
+    from: `if (canonical !== path) throw fault`, to: `if (canonical === "") throw fault` },
+  { name: "git's own directory goes into an image", file: "lib/project.ts", test: "ts:project", only: "refuses",
+    from: `part.toLowerCase() === ".git"`, to: `part === "git"` },
+  { name: "a token goes into an image", file: "lib/project.ts", test: "ts:project", only: "with secrets",
+    from: `if (!never && !holds) return;`, to: `if (!never) return;` },
+  { name: "an image of root's serves lanes without sudo", file: "lib/project.ts", test: "ts:project", only: "another one",
+    from: `network: net, guestSudo, diskGiB,`, to: `network: net, diskGiB,` },
+  { name: "a project's name can be another one's path", file: "lib/project.ts", test: "ts:project", only: "never meet",
+    from: `project === undefined ? ["path", await realpath(directory)] : ["name", project]`, to: `project ?? (await realpath(directory))` },
+  { name: "a setup gets the caller's variables", file: "lib/prepare.ts", test: "ts:prepare", only: "nothing of the caller's",
+    from: `      env: {},\n`, to: `` },
+  { name: "a failed setup becomes an image", file: "lib/prepare.ts", test: "ts:prepare", only: "that fails leaves nothing",
+    from: `if (exitCode !== 0) throw this.#failed`, to: `if (exitCode > 255) throw this.#failed` },
+  { name: "a turn is never given back", file: "lib/prepare.ts", test: "ts:prepare", only: "that fails leaves nothing",
+    from: `await this.engine.request("imageUnclaim",`, to: `await this.engine.request("ping",` },
+  { name: "a guest that is not at rest becomes an image", file: "lib/prepare.ts", test: "ts:prepare", only: "come to rest",
+    from: `if (rest.exitCode !== 0)`, to: `if (rest.exitCode > 255)` },
+  { name: "two make one image", file: "src/admin_project.c", test: "ts:derive", only: "one caller's",
+    from: `bool claimed = f->turn->claim != 0;`, to: `bool claimed = !f->image[0];` },
+  { name: "a disk is taken from under its VM", file: "src/lane_derive.c", test: "ts:derive", only: "from under a VM",
+    from: `return lane->derive->runs = al_lima_vm_runs(&lane->site->home, lane->spec.name);`, to: `(void) lane; return 0;` },
+];
