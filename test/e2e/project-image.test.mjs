@@ -3,13 +3,13 @@
 // fails, or whose owner is killed, leaves nothing.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { prepareImage } from "@agent-lane/provider-lima";
 import { agentLane, fails, openOwnLane, scratch, small } from "./lib/lanes.mjs";
-import { nothingLeft, until } from "./lib/world.mjs";
+import { laneDirectories, laneProcesses, nothingLeft, until } from "./lib/world.mjs";
 
 const MINUTES = 60_000;
 const CANARY = "canary-6f1b2c";
@@ -64,7 +64,7 @@ describe("the image of a project", { concurrency: false }, () => {
 
   it("is made once; events tell how far it is", { timeout: 5 * MINUTES }, async () => {
     const tools = join(directory, "tools");
-    (await import("node:fs")).mkdirSync(tools);
+    mkdirSync(tools);
     writeFileSync(join(tools, "run.sh"), "echo from the input >>both\n", { mode: 0o755 });
     const events = [];
     made = await prepareImage(options({}, { onEvent: (event) => events.push(event) }));
@@ -140,13 +140,15 @@ describe("the image of a project", { concurrency: false }, () => {
     await until("the setup", 120, () => first.said().includes("begun"));
     first.child.kill("SIGKILL");
     await first.ended;
+    await until("its keeper's work", 60, () => laneProcesses().length + laneDirectories().length === 0);
+    agentLane(["reap"]);
     await nothingLeft(30);
     assert.deepEqual(derived(), there);
     const second = await prepareImage(o);
     assert.equal(second.made, true);
   });
 
-  it("for a lane of Sandcastle's in a hurry is told of, with the cure", { timeout: 5 * MINUTES }, async () => {
+  it("that a lane of Sandcastle's cannot wait for is told of, with the cure", { timeout: 5 * MINUTES }, async () => {
     const { lima } = await import("@agent-lane/provider-lima");
     const o = options({ setup: "echo slow; sleep 600" }, { startTimeoutSeconds: 45 });
     const error = await fails("IMAGE_NOT_READY", () => lima(o).create({ env: {} }));
