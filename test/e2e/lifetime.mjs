@@ -7,10 +7,19 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { agentLane, startOwner } from "./lib/lanes.mjs";
-import { alive, laneProcesses, nothingLeft, productHome, until } from "./lib/world.mjs";
+import { laneProcesses, nothingLeft, productHome, until } from "./lib/world.mjs";
 
 const bootSeconds = () => Number(readFileSync("/proc/uptime", "utf8").split(" ")[0]);
 const qemu = (name) => laneProcesses(productHome(), name).filter((p) => /^\S*qemu-system/.test(p.args)).map((p) => p.pid);
+
+/** One that has ended and that nobody has asked about yet (a zombie) runs no more. */
+function runs(pid) {
+  try {
+    return !/^\d+ \(.*\) Z /s.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
+  } catch {
+    return false;
+  }
+}
 
 /** When the lane's time is over, in seconds of boot time, as its row says. */
 function expiry(name) {
@@ -37,7 +46,7 @@ describe("a lifetime of one minute", { concurrency: false, timeout: 900_000 }, (
         assert.ok(over > bootSeconds() && pids.length > 0, `${over} ${pids}`);
         befall(owner);
         const since = bootSeconds();
-        await until("QEMU's end", over - since + 60, () => !pids.some(alive));
+        await until("QEMU's end", over - since + 60, () => !pids.some(runs));
         const end = bootSeconds();
         rows.push({ what, overrunSeconds: Number((end - over).toFixed(2)), secondsAfterItBefell: Number((end - since).toFixed(2)) });
         await until("its processes' end", 60, () => laneProcesses(productHome(), name).length === 0);
