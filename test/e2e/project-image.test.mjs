@@ -56,6 +56,8 @@ describe("the image of a project", { concurrency: false }, () => {
 
   before(() => {
     writeFileSync(join(directory, "input.txt"), "the input\n");
+    mkdirSync(join(directory, "tools"));
+    writeFileSync(join(directory, "tools", "run.sh"), "echo from the input >>both\n", { mode: 0o755 });
     agentLane(["reap"]);
   });
   after(() => {
@@ -63,9 +65,6 @@ describe("the image of a project", { concurrency: false }, () => {
   });
 
   it("is made once; events tell how far it is", { timeout: 5 * MINUTES }, async () => {
-    const tools = join(directory, "tools");
-    mkdirSync(tools);
-    writeFileSync(join(tools, "run.sh"), "echo from the input >>both\n", { mode: 0o755 });
     const events = [];
     made = await prepareImage(options({}, { onEvent: (event) => events.push(event) }));
     assert.equal(made.made, true);
