@@ -74,6 +74,8 @@ export const CORE_ERROR_CODES = [
   "IMAGE_UNTRUSTED",
   "IMAGE_IN_USE",
   "DERIVE_FAILED",
+  "MANIFEST_BROKEN",
+  "NO_MANIFEST",
   "INTERNAL",
 ] as const;
 

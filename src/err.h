@@ -153,6 +153,10 @@
     "Close the lane or remove the image that the message names, then try again; `agent-lane ls` shows the lanes.") \
   X(DERIVE_FAILED, -20090, "The disk of a lane could not become an image; the lane is closed all the same.", \
     "See the message, and prepare the image again.") \
+  X(MANIFEST_BROKEN, -20100, "A run manifest is not as it was written: a line was changed, removed or added.", \
+    "The message names the first line that does not hold; what stands before it does.") \
+  X(NO_MANIFEST, -20101, "There is no such run manifest.", \
+    "See `agent-lane runs`; lanes that never became ready have none, and the option keepManifestDays says how long one is kept.") \
   X(INTERNAL, -20052, "Something happened that cannot happen.", \
     "This is a bug in Agent Lane; please report it with the message.")
 

@@ -198,9 +198,10 @@ al_home_open(const char *path, al_home_t *out, al_err_t *err) {
   snprintf(out->images, sizeof out->images, "%.*s/images", AL_HOME_MAX - 16, real);
   snprintf(out->bin, sizeof out->bin, "%.*s/bin", AL_HOME_MAX - 16, real);
   snprintf(out->run, sizeof out->run, "%.*s/run", AL_HOME_MAX - 16, real);
+  snprintf(out->runs, sizeof out->runs, "%.*s/runs", AL_HOME_MAX - 16, real);
   snprintf(out->registry, sizeof out->registry, "%.*s/registry.db", AL_HOME_MAX - 16, real);
   snprintf(config, sizeof config, "%s/_config", out->lima);
-  const char *const dirs[] = {out->lima, config, out->images, out->bin, out->run};
+  const char *const dirs[] = {out->lima, config, out->images, out->bin, out->run, out->runs};
   for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) {
     if ((rc = make_dir(dirs[i], err))) return rc;
   }

@@ -8,9 +8,10 @@
 
 #define AL_HOME_MAX 256
 
-/* Absolute paths. lima: LIMA_HOME of our instances. run: scratch cwd and TMPDIR of children. */
+/* Absolute paths. lima: LIMA_HOME of our instances. run: scratch cwd and TMPDIR of children.
+ * runs: the manifests of lanes. */
 typedef struct al_home_s {
-  char root[AL_HOME_MAX], lima[AL_HOME_MAX], images[AL_HOME_MAX], bin[AL_HOME_MAX], run[AL_HOME_MAX],
+  char root[AL_HOME_MAX], lima[AL_HOME_MAX], images[AL_HOME_MAX], bin[AL_HOME_MAX], run[AL_HOME_MAX], runs[AL_HOME_MAX],
     registry[AL_HOME_MAX];
 } al_home_t;
 

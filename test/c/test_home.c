@@ -49,7 +49,7 @@ test_home_fresh_is_made_closed(void **state) {
   (void) state;
   assert_int_equal(al_home_open(in("a/h"), &home, &err), 0);
   assert_string_equal(home.root, in("a/h"));
-  const char *const dirs[] = {home.root, home.lima, home.images, home.bin, home.run, in("a/h/lima/_config")};
+  const char *const dirs[] = {home.root, home.lima, home.images, home.bin, home.run, home.runs, in("a/h/lima/_config")};
   for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) assert_int_equal(mode_of(dirs[i]), 0700);
   assert_string_equal(home.registry, in("a/h/registry.db"));
   assert_int_equal(access(home.registry, F_OK), -1);
