@@ -3,8 +3,10 @@
 #ifndef AL_XFER_H
 #define AL_XFER_H
 
+#include "buf.h"
 #include "chan.h"
 #include "names.h"
+#include "sha256.h"
 
 /* Bytes: default of maxCopyOutBytes and of maxCopyOutTotalBytes, and the bound of both. */
 #define AL_COPY_OUT_MAX (256ull << 20)
@@ -12,6 +14,8 @@
 #define AL_COPY_OUT_MOST (1ll << 40)
 #define AL_TREE_ENTRIES 100000u
 #define AL_TREE_DEPTH 64u
+#define AL_COPIED_FILES 2000u /* of one copy out whose hashes are kept; the others are only counted */
+#define AL_COPIED_PATH 512u   /* bytes of a path that are kept with them; a longer one ends with "…" */
 
 typedef struct al_xfer_s al_xfer_t;
 typedef struct al_xfer_stats_s {
@@ -78,6 +82,22 @@ al_xfer_out(al_chan_t *c, const char *guest_path, const char *host_path, const c
 int
 al_xfer_tree(al_chan_t *c, const char *guest_path, const char *host_path, const char *root,
   const al_xfer_limits_t *limits, const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err);
+/* Valid in on_end of a copy out that is done: the files that came, with the hashes of the bytes that were written. Moves
+ * them into `out`, which is the caller's then; `unlisted`: how many more there were. */
+void
+al_xfer_take_files(al_xfer_t *x, al_buf_t *out, uint64_t *unlisted);
+typedef struct al_copied_s {
+  char path[AL_COPIED_PATH + 1]; /* as the guest calls it: of a tree below its root, of a single file absolute */
+  uint64_t bytes;
+  char sha256[AL_SHA256_HEX];
+} al_copied_t;
+/* Likewise: its path in the guest and the target; borrowed. */
+void
+al_xfer_paths(const al_xfer_t *x, const char **guest, const char **host);
+/* The next one of such a buffer; *at is 0 at first. False when there is no more. */
+bool
+al_copied_next(const al_buf_t *files, size_t *at, al_copied_t *out);
+
 /* Ends it with `why` (NULL: AL_EABORTED); on_end follows, at the latest after 2 s for the guest's clean-up. Too late
  * for a copy out whose bytes are all here. */
 void

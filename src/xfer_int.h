@@ -7,6 +7,7 @@
 #include "buf.h"
 #include "ignore.h"
 #include "names.h"
+#include "sha256.h"
 #include "tmp_name.h"
 #include "tree_parse.h"
 #include "xfer.h"
@@ -26,6 +27,7 @@ struct al_xfer_s { /* first member of every kind */
   al_xfer_stats_t stats;
   al_err_t err; /* the first one stays */
   void (*cancel)(al_xfer_t *x, const al_err_t *why);
+  struct al_noted_s *noted; /* of a copy out */
 };
 
 /* Says how far it is, unless that was said a moment ago. on_progress may cancel: to be called last. */
@@ -171,6 +173,22 @@ al__place_lock(const al_place_t *p, const char *tmp, int fd);
 void
 al__place_deinit(al_place_t *p);
 
+/* What comes out of a guest is hashed as it is written, and the first files of a copy are noted. Worker thread. */
+typedef struct al_noted_s {
+  al_sha256_t sum;  /* of the file at hand */
+  al_buf_t files;   /* al_copied_next reads it */
+  uint32_t count;
+  uint64_t unlisted;
+  const char *guest, *host; /* borrowed, for the whole copy */
+} al_noted_t;
+
+void
+al__noted_begin(al_noted_t *n);
+void
+al__noted_bytes(al_noted_t *n, const void *p, size_t len);
+int
+al__noted_end(al_noted_t *n, const char *path, uint64_t bytes); /* -ENOMEM */
+
 /* One file, put in place whole or not at all. All functions block; worker thread. */
 typedef struct al_target_s {
   al_place_t place;     /* with the error */
@@ -200,6 +218,7 @@ typedef struct al_tree_out_s {
   int depth;             /* of dirs; -1 = none */
   int spare[2];          /* descriptors that the removal needs, and finds when the process has no other left; -1 = none */
   int fd;                /* the file that is written; -1 = none */
+  al_noted_t *noted;     /* borrowed */
   al_tree_entry_t file;
   uint64_t at; /* in the file */
   mode_t mask;           /* 0777 less the process's umask */

@@ -52,6 +52,7 @@ struct xfer_out_s {
   uint64_t got;      /* bytes that came, of records too */
   uint64_t max, *left; /* of this call; of its lane, NULL = no bound */
   char *guest, *host, *root;
+  al_noted_t noted;  /* likewise */
   union {            /* the thread's while jobs > 0 */
     al_target_t target;
     al_tree_out_t tree;
@@ -66,6 +67,7 @@ destroy(xfer_out_t *x) {
   al_free(x->root);
   al_free(x->now.p);
   al_free(x->next.p);
+  al_buf_deinit(&x->noted.files);
   al_free(x);
 }
 
@@ -287,10 +289,14 @@ start(al_chan_t *c, const kind_t *kind, const char *guest_path, const char *host
   x->max = limits && limits->max_bytes ? limits->max_bytes : AL_COPY_OUT_MAX;
   x->left = limits ? limits->left : NULL;
   x->open.data = x->take.data = x->commit.data = x->clean.data = x;
+  al_buf_init(&x->noted.files, 0);
+  x->base.noted = &x->noted;
   kind->init(x, limits);
   x->guest = al_strdup(guest_path);
   x->host = al_strdup(host_path);
   x->root = al_strdup(root);
+  x->noted.guest = x->guest;
+  x->noted.host = x->host;
   r = x->guest && x->host && (x->root || !root) ? al_worker_open(al_chan_loop(c), &x->worker) : UV_ENOMEM;
   if (r < 0) {
     destroy(x);
@@ -325,6 +331,7 @@ static void
 file_init(xfer_out_t *x, const al_xfer_limits_t *limits) {
   (void) limits;
   al__target_init(&x->to.target);
+  al__noted_begin(&x->noted);
   x->place = &x->to.target.place;
 }
 
@@ -336,11 +343,14 @@ file_open(xfer_out_t *x) {
 static int
 file_take(xfer_out_t *x) {
   x->bytes += x->now.len;
+  al__noted_bytes(&x->noted, x->now.p, x->now.len);
   return al__target_write(&x->to.target, x->now.p, x->now.len);
 }
 
 static int
 file_commit(xfer_out_t *x) {
+  if (al__noted_end(&x->noted, x->guest, x->bytes))
+    return al_err_set(&x->to.target.place.err, AL_ENO_MEMORY, "out of memory for the hash of %s", x->guest);
   return al__target_commit(&x->to.target);
 }
 
@@ -392,6 +402,7 @@ tree_init(xfer_out_t *x, const al_xfer_limits_t *limits) {
   al_tree_out_t *t = &x->to.tree;
   al__tree_init(t);
   x->place = &t->place;
+  t->noted = &x->noted;
   t->parse.max_bytes = x->max;
   t->parse.max_entries = limits && limits->max_entries ? limits->max_entries : AL_TREE_ENTRIES;
   t->parse.max_depth = limits && limits->max_depth ? limits->max_depth : AL_TREE_DEPTH;

@@ -97,6 +97,7 @@ on_file(void *data, const al_tree_entry_t *e) {
   if (t->fd < 0) return failed(t, "making a file", errno);
   t->file = *e;
   t->at = 0;
+  al__noted_begin(t->noted);
   return 0;
 }
 
@@ -118,6 +119,7 @@ on_bytes(void *data, const uint8_t *p, size_t n) {
   al_tree_out_t *t = data;
   int r = al__place_room(&t->place, n);
   if (r < 0) return r;
+  al__noted_bytes(t->noted, p, n);
   while (n > 0) {
     size_t part = 0, zeros = 0;
     while (part < n && zeros == 0) {
@@ -142,7 +144,9 @@ on_file_end(void *data) {
   if (r == 0) r = set_attrs(t->fd, &t->file, file_mode(t, &t->file));
   if (close(t->fd) < 0 && r == 0 && errno != EINTR) r = -errno;
   t->fd = -1;
-  return r < 0 ? failed(t, "writing", -r) : 0;
+  if (r < 0) return failed(t, "writing", -r);
+  if (al__noted_end(t->noted, t->parse.path, t->at) == 0) return 0;
+  return al_err_set(&t->place.err, AL_ENO_MEMORY, "out of memory for the hash of a file");
 }
 
 static int
