@@ -39,8 +39,8 @@ export interface LaneStuckEvent {
 
 /**
  * Options that work but are likely to disappoint; and, while the lane runs (then with `lane` and `timeMs`), what it takes
- * of the host: `minHostFreeGiB` (space on the host is low), `maxHostLogMiB` (logs were emptied), or `handle`: the handle
- * was dropped without a close, and the lane is closed now.
+ * of the host: `minHostFreeGiB` (space on the host is low), `maxHostLogMiB` (logs were emptied); `manifest`: something
+ * could not be written into the run manifest; or `handle`: the handle was dropped without a close, and the lane is closed now.
  */
 export interface LaneWarningEvent {
   readonly type: "warning";

@@ -87,6 +87,11 @@ export interface LimaOptions {
   readonly imageKeys?: readonly string[] | undefined;
   /** Absolute path of limactl. Default: `AGENT_LANE_LIMACTL`, else found on PATH. */
   readonly limactlPath?: string | undefined;
+  /**
+   * How many days after its end the lane's run manifest is kept: what ran, from which image, and what was enforced. Integer
+   * 0–3650, default 30.
+   */
+  readonly keepManifestDays?: number | undefined;
   /** Accept a limactl whose version cannot be read, such as one you built yourself. Default false. */
   readonly allowUnknownLima?: boolean | undefined;
   /** Absolute path of Agent Lane's own directory. Default: `AGENT_LANE_HOME`, else `~/.agent-lane`. */
@@ -127,6 +132,7 @@ type Defaulted =
   | "network"
   | "accelerator"
   | "transport"
+  | "keepManifestDays"
   | "allowUnknownLima"
   | "env";
 
@@ -262,6 +268,12 @@ export const OPTIONS: readonly OptionSpec[] = [
     is.bool,
     false,
     "accept a limactl whose version cannot be read, such as one you built yourself",
+  ),
+  spec(
+    "keepManifestDays",
+    is.integer(0, 3650),
+    30,
+    "how many days after the lane's end its run manifest is kept (`agent-lane runs`)",
   ),
   spec("home", is.hostPath, undefined, "Agent Lane's own directory", {
     dflt: "`AGENT_LANE_HOME`, else `~/.agent-lane`",

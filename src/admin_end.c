@@ -34,7 +34,7 @@ found(al_admin_t *a) {
   char reason[128];
   snprintf(reason, sizeof reason, "closed with `agent-lane close` by process %d", (int) a->engine->self.pid);
   if (a->row.state == AL_LANE_CLOSED) finish(x, 0, "an earlier end");
-  else al_evict(a->site, x->driver, &a->row, reason, true, evicted, x);
+  else al_evict(a->site, x->driver, &a->row, "command", reason, true, evicted, x);
 }
 
 void

@@ -76,9 +76,12 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * close         lane, reason?                                      -> null; idempotent, bounded; fails with DESTROY_FAILED when the end could not be proven
  * list          home?, all?                                        -> [row]
  * inspect       home?, lane   -> {lane: row, history: [{atMs, from, to, reason}], settings: {dotted name: text}?,
- *                 arguments: [QEMU's]?, processes: [{pid, kind, program, memoryBytes}], enforced: [{what, enforced?, by}]}
+ *                 arguments: [QEMU's]?, processes: [{pid, kind, program, memoryBytes}], enforced: [{what, enforced?, by}],
+ *                 manifest: as of runCheck?}
  * logs          home?, lane, lines?                                -> [{file, what, bytes, cut, lines: [text]}]
  * events        home?, after?   -> {last, changes: [{number, atMs, lane, from?, to, reason}]}; without `after` only `last`
+ * runs          home?, max?   -> [{name, state: "open"|"ended", readyMs, endedMs?, by?, reason?, image, bytes}], newest first
+ * runCheck      home?, lane | path   -> {path, ok, state, count, head?, line?, why?, interruptedBytes, events: [event]}
  * end           home?, limactlPath?, lane   -> {lane, by}: destroys it whoever owns it; its owner hears LANE_CLOSED
  * reap          home?, limactlPath?, force?, dryRun?
  *                 -> {reaped: [{name, reason, ok, message?}], kept: [{name, reason}],

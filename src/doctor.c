@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Doctor: looks at everything a lane needs and says what is missing, with the cure. */
 #include "doctor.h"
+#include "ask.h"
 #include "home.h"
 #include "image.h"
 #include "lima.h"
@@ -12,18 +13,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#define VERSION_MAX 256
 #define ROOM_LEAST (2ull << 30)
 #define QEMU_LEAST 6, 2
 #define MEMORY_DEFAULT_GIB 8
@@ -55,81 +51,6 @@ say(doctor_t *d, const char *name, const char *status, const char *detail, const
 static void
 say_error(doctor_t *d, const char *name, const char *status, const al_err_t *err) {
   say(d, name, status, err->msg, al_err_cure_text(err));
-}
-
-/* ---- asking a program for its version ---- */
-
-static pid_t
-start(const char *program, int out) {
-  char home[AL_PATH_MAX], *argv[] = {(char *) program, "--version", NULL};
-  char *env[] = {"PATH=/usr/bin:/bin", "LC_ALL=C", home, NULL};
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attr;
-  const char *user = getenv("HOME");
-  pid_t pid = -1;
-
-  snprintf(home, sizeof home, "HOME=%s", user ? user : "/");
-  if (posix_spawn_file_actions_init(&files)) return -1;
-  if (posix_spawnattr_init(&attr)) {
-    posix_spawn_file_actions_destroy(&files);
-    return -1;
-  }
-  int rc = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-  if (!rc) rc = posix_spawn_file_actions_adddup2(&files, out, 1);
-  if (!rc) rc = posix_spawn_file_actions_adddup2(&files, out, 2);
-  if (!rc) rc = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
-  if (!rc) rc = posix_spawn(&pid, program, &files, &attr, argv, env);
-  posix_spawnattr_destroy(&attr);
-  posix_spawn_file_actions_destroy(&files);
-  return rc ? -1 : pid;
-}
-
-/* Reads until EOF, the deadline, or the buffer is full; the rest does not matter. */
-static size_t
-drain(int fd, char *text, size_t cap, uint64_t end) {
-  size_t n = 0;
-
-  while (n < cap) {
-    uint64_t now = al_plat_mono_ms();
-    struct pollfd p = {fd, POLLIN, 0};
-    if (now >= end) break;
-    int got = poll(&p, 1, (int) (end - now));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    ssize_t r = read(fd, text + n, cap - n);
-    if (r < 0 && errno == EINTR) continue;
-    if (r <= 0) break;
-    n += (size_t) r;
-  }
-  return n;
-}
-
-/* The first line of `program --version`, printable. 0, or -ETIMEDOUT, -EIO (it failed). */
-static int
-ask_version(const char *program, char line[VERSION_MAX]) {
-  uint64_t end = al_plat_mono_ms() + AL_DOCTOR_CHILD_MS;
-  char text[4096];
-  int fds[2], status = 0;
-
-  line[0] = 0;
-  if (pipe(fds)) return -errno;
-  (void) fcntl(fds[0], F_SETFD, FD_CLOEXEC);
-  (void) fcntl(fds[1], F_SETFD, FD_CLOEXEC);
-  pid_t pid = start(program, fds[1]);
-  close(fds[1]);
-  size_t n = pid > 0 ? drain(fds[0], text, sizeof text, end) : 0;
-  close(fds[0]);
-  if (pid <= 0) return -EIO;
-  pid_t gone;
-  while ((gone = waitpid(pid, &status, WNOHANG)) == 0 && al_plat_mono_ms() < end) usleep(2000);
-  if (gone == 0) {
-    kill(-pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    return -ETIMEDOUT;
-  }
-  const char *stop = memchr(text, '\n', n);
-  al_utf8_printable(line, VERSION_MAX, text, stop ? (size_t) (stop - text) : n, false);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EIO;
 }
 
 /* ---- checks ---- */
@@ -189,7 +110,7 @@ say_version(doctor_t *d, const char *name, const char *path, int rc, const char 
   char text[1400];
 
   if (rc == -ETIMEDOUT) snprintf(text, sizeof text, "%s --version did not answer within %u s", path,
-    AL_DOCTOR_CHILD_MS / 1000);
+    AL_ASK_MS / 1000);
   else snprintf(text, sizeof text, "%s --version failed: %.200s", path, line[0] ? line : "no output");
   say(d, name, "unsafe", text, rc == -ETIMEDOUT ? "Run it by hand: something keeps it from answering."
     : "Run it by hand; reinstall the program when it fails there, too.");
@@ -198,10 +119,10 @@ say_version(doctor_t *d, const char *name, const char *path, int rc, const char 
 static void
 check_lima(doctor_t *d) {
   const char *asked = d->opts->limactl ? d->opts->limactl : getenv("AGENT_LANE_LIMACTL");
-  char path[1024], line[VERSION_MAX], text[1400], version[32];
+  char path[1024], line[AL_ASK_LINE], text[1400], version[32];
 
   if (!find(d, "limactl", asked && asked[0] ? asked : NULL, AL_ELIMA_MISSING, path)) return;
-  int rc = ask_version(path, line);
+  int rc = al_ask_version(path, line);
   if (rc == -EIO && geteuid() == 0) { /* it says so itself, and "user" has been reported */
     snprintf(text, sizeof text, "%s; its version cannot be asked as root", path);
     say(d, "limactl", "skipped", text, NULL);
@@ -228,11 +149,11 @@ check_lima(doctor_t *d) {
 
 static void
 check_qemu(doctor_t *d, const char *name) {
-  char path[1024], line[VERSION_MAX], text[1400];
+  char path[1024], line[AL_ASK_LINE], text[1400];
   al_version_t v;
 
   if (!find(d, name, NULL, AL_EQEMU_MISSING, path)) return;
-  int rc = ask_version(path, line);
+  int rc = al_ask_version(path, line);
   if (rc || !al_version_find(line, &v)) {
     say_version(d, name, path, rc ? rc : -EIO, line);
     return;

@@ -7,8 +7,6 @@
 #include "val.h"
 #include <stdbool.h>
 
-#define AL_DOCTOR_CHILD_MS 5000u /* for each program that is asked for its version */
-
 typedef struct al_doctor_opts_s {
   const char *home, *limactl, *image; /* borrowed; NULL: as for a lane without these options */
   bool allow_unknown_lima;

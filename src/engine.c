@@ -39,6 +39,8 @@ static const struct {
   { "inspect", al_do_inspect },
   { "logs", al_do_logs },
   { "events", al_do_events },
+  { "runs", al_do_runs },
+  { "runCheck", al_do_run_check },
   { "end", al_do_end },
   { "reap", al_do_reap },
   { "imageImport", al_do_image_import },

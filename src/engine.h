@@ -39,6 +39,8 @@ typedef struct al_answer_s {
 typedef struct al_driver_s {
   al_lima_t lima;
   bool allow_unknown;
+  bool vm_asking;           /* lane_manifest.c asks QEMU for its version, once */
+  char vm_version[200];     /* "" = not known */
   char key[1100];
   struct al_driver_s *next;
 } al_driver_t;
@@ -169,6 +171,10 @@ void
 al_do_logs(al_engine_t *e, al_request_t *r);
 void
 al_do_events(al_engine_t *e, al_request_t *r);
+void
+al_do_runs(al_engine_t *e, al_request_t *r);
+void
+al_do_run_check(al_engine_t *e, al_request_t *r);
 void
 al_do_end(al_engine_t *e, al_request_t *r);
 void

@@ -2,6 +2,7 @@
 /* Admission: takes a ticket and waits, in order, for one of the places for VMs; the lane's life begins with it. */
 #include "hook.h"
 #include "lane_guard.h"
+#include "lane_manifest.h"
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -85,6 +86,7 @@ admitted(void *data, int status, const al_err_t *err) {
     lane->queue.ticket = 0;
     al_image_release(&lane->image_hold);
     lane->state = AL_LANE_REGISTERED;
+    al_manifest_state(lane, lane->state);
     lane->spec.row = lane->row.id;
     lane->spec.created_s = lane->row.created_s;
     lane->spec.expires_s = lane->row.expires_s;

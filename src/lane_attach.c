@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The request attach: a lane of another process, used over a channel of our own. Its life is its owner's business. */
 #include "lane_attach.h"
+#include "lane_manifest.h"
 #include "mem.h"
 #include "xfer.h"
 #include <errno.h>
@@ -66,6 +67,7 @@ on_ready(al_chan_t *c, void *data) {
   int rc = v ? al_val_set(v, "lane", al_val_text(lane->spec.name)) : -ENOMEM;
   al_engine_answer(lane->engine, lane->create_id, "attach", v, rc);
   lane->create_id = 0;
+  al_manifest_attached(lane);
 }
 
 static void

@@ -16,6 +16,8 @@ struct al_op_s {
   al_exec_t *exec;
   al_xfer_t *xfer;
   bool stream; /* exec in stream mode */
+  al_val_t *answer; /* of a copy that is done, until its run manifest says so */
+  int answer_rc;
   al_op_t *next;
 };
 

@@ -3,7 +3,7 @@
 #include "frame.h"
 #include "hook.h"
 #include "ignore.h"
-#include "lane_calls.h"
+#include "lane_manifest.h"
 #include "mem.h"
 #include <errno.h>
 #include <string.h>
@@ -35,10 +35,15 @@ on_progress(al_xfer_t *x, void *data, const al_xfer_stats_t *stats) {
 }
 
 static void
+answer(al_op_t *op) {
+  al_engine_answer(op->lane->engine, op->id, "copy", op->answer, op->answer_rc);
+  al_op_free(op);
+}
+
+static void
 on_copied(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t *err) {
   al_op_t *op = data;
   al_engine_t *e = op->lane->engine;
-  (void) x;
   al_err_t why = *err;
   if (why.code) {
     al_op_fail(e, op->id, &why, op->lane->spec.name);
@@ -47,7 +52,12 @@ on_copied(al_xfer_t *x, void *data, const al_xfer_stats_t *stats, const al_err_t
     int rc = set_counts(v, stats);
     if (op->kind != AL_OP_OUT) rc |= set_path(v, "changed", stats->changed, "changedPath", stats->changed_path);
     if (op->kind == AL_OP_TREE) rc |= set_path(v, "skipped", stats->skipped, "skippedPath", stats->skipped_path);
-    al_engine_answer(e, op->id, "copy", v, rc);
+    op->answer = v;
+    op->answer_rc = rc;
+    op->xfer = NULL; /* too late to cancel */
+    if (op->kind == AL_OP_IN) answer(op);
+    else al_manifest_copied(op, x, stats, answer);
+    return;
   }
   al_op_free(op);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The request create: options, home, driver and names, then the checks before admission, side by side. */
 #include "lane_guard.h"
+#include "lane_manifest.h"
 #include "mem.h"
 #include <stdio.h>
 #include <string.h>
@@ -124,6 +125,7 @@ start_prelude(al_lane_t *lane) {
   lane->image_job.job.data = lane;
   al_lima_check_version(&lane->driver->lima, lane->driver->allow_unknown, version_checked, lane);
   al_worker_post(lane->site->store, &lane->image_job.job, open_image, image_opened);
+  al_manifest_ask_vm(lane->site, lane->driver);
   al_reaper_sweep(lane->site, lane->driver, swept, lane);
 }
 /* ---- the request ---- */
@@ -164,6 +166,7 @@ al_do_create(al_engine_t *e, al_request_t *r) {
   lane->create_id = lane->watch_id = r->id;
   lane->state = -1;
   lane->begun_ms = al_plat_mono_ms();
+  lane->manifest.asked_ms = al_manifest_now();
   int rc = al_lane_read_options(lane, r->params, &err);
   /* Before the home is touched: root would leave one of its own behind. */
   if (!rc && geteuid() == 0) rc = al_err_set(&err, AL_ELIMA_ROOT, "this process runs as root and limactl refuses root");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a live lane: channel, transport and boot are closed, then the driver destroys and proves it. */
 #include "hook.h"
-#include "lane_life.h"
+#include "lane_manifest.h"
 #include "mem.h"
 #include <stdio.h>
 #include <string.h>
@@ -94,6 +94,7 @@ al_lane_do_destroy(al_lane_t *lane) {
   al_lane_timers_stop(lane);
   lane->retry_until_ms = al_plat_mono_ms() + RETRY_FOR_MS;
   lane->ending = 3;
+  if (al_manifest_closing(lane, part_ended)) lane->ending++;
   al_registry_claim_close(&lane->site->registry, lane->row.id, lane->cause.msg, claimed, lane);
   if (lane->boot) al_lima_boot_close(lane->boot, boot_closed, lane);
   else part_ended(lane);
@@ -141,5 +142,7 @@ void
 al_lane_close_row(al_lane_t *lane, const char *reason) {
   snprintf(lane->row.reason, sizeof lane->row.reason, "%s", reason ? reason : "");
   lane->retry_until_ms = al_plat_mono_ms() + RETRY_FOR_MS;
-  write_end(lane);
+  /* The manifest first: a process that ends between the two leaves a row that is swept, and that sweep looks there. */
+  if (lane->state == AL_LANE_CLOSED) al_manifest_end(lane, write_end);
+  else write_end(lane);
 }

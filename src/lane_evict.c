@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ends a lane of the registry from outside: its row is claimed, it is destroyed, its row is closed. */
-#include "lane_life.h"
+#include "lane_manifest.h"
 #include "mem.h"
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +18,7 @@ typedef struct evict_s {
   al_site_t *site;
   al_driver_t *driver;
   al_lane_row_t row;
+  const char *who;
   char reason[128];
   bool ask;
   uv_timer_t timer;
@@ -58,8 +59,7 @@ static void
 destroyed(void *data, int status, const al_err_t *err) {
   evict_t *x = data;
   if (status < 0) x->err = *err;
-  al_registry_move(&x->site->registry, x->row.id, AL_LANE_CLOSING, status ? AL_LANE_STUCK : AL_LANE_CLOSED,
-    status ? err->msg : x->reason, row_written, x);
+  al_manifest_close_row(x->site, &x->row, x->who, status ? err->msg : x->reason, status == 0, row_written, x);
 }
 
 static void
@@ -96,7 +96,7 @@ claimed(void *data, int status, const al_err_t *err) {
 }
 
 void
-al_evict(al_site_t *site, al_driver_t *driver, const al_lane_row_t *row, const char *reason, bool ask,
+al_evict(al_site_t *site, al_driver_t *driver, const al_lane_row_t *row, const char *who, const char *reason, bool ask,
   al_evict_cb cb, void *data) {
   evict_t *x = al_calloc(1, sizeof *x);
   if (!x) {
@@ -108,6 +108,7 @@ al_evict(al_site_t *site, al_driver_t *driver, const al_lane_row_t *row, const c
   x->site = site;
   x->driver = driver;
   x->row = *row;
+  x->who = who;
   x->ask = ask;
   x->cb = cb;
   x->data = data;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls exec, write and signal: the options of a command, its output on the way to JavaScript, its result. */
 #include "hook.h"
-#include "lane_calls.h"
+#include "lane_manifest.h"
 #include "mem.h"
 #include <errno.h>
 #include <signal.h>
@@ -78,6 +78,7 @@ on_done(al_exec_t *x, void *data, al_exec_result_t *result, const al_err_t *err)
   al_engine_t *e = op->lane->engine;
   (void) x;
   al_err_t why = *err;
+  al_manifest_command(op->lane, why.code != 0, result->exit_code);
   al_val_t *v = exec_value(result);
   if (!why.code && !v) al_err_set(&why, -ENOMEM, "exec: out of memory for the result");
   if (!why.lane[0]) snprintf(why.lane, sizeof why.lane, "%s", op->lane->spec.name);
@@ -223,6 +224,7 @@ al_do_exec(al_engine_t *e, al_request_t *r) {
         rc > -4096 ? strerror(-rc) : al_err_name(rc));
     al_op_free(op);
   }
+  if (!rc) lane->manifest.started++;
   AL_HOOK("exec");
   if (rc) al_op_fail(e, r->id, &err, lane->spec.name);
   if (!c) return;

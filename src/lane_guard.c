@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looks after the open lanes of a home: growth of their files, space on the host, and ends that others have asked for. */
 #include "lane_guard.h"
+#include "lane_manifest.h"
 #include "lima_look.h"
 #include "mem.h"
 #include <dirent.h>
@@ -269,6 +270,8 @@ on_tick(uv_timer_t *t) {
     return;
   }
   watch(g);
+  for (al_lane_t *l = g->site->engine->lanes; l; l = l->next)
+    if (is_open(g, l)) al_manifest_count(l);
   if (++g->ticks % LOOK_TICKS == 0) look(g);
 }
 

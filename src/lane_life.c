@@ -3,7 +3,9 @@
 #include "lane_life.h"
 #include "hook.h"
 #include "lane_attach.h"
+#include "lane_manifest.h"
 #include "mem.h"
+#include "run_log.h"
 #include "utf8.h"
 #include <errno.h>
 #include <stdio.h>
@@ -155,8 +157,11 @@ step_of(int action) {
 static al_val_t *
 lane_value(const al_lane_t *lane) {
   const al_lane_spec_t *s = &lane->spec;
+  char manifest[AL_RUN_PATH_MAX];
   al_val_t *v = al_val_map();
-  int rc = al_val_set(v, "lane", al_val_text(s->name)) | al_val_set(v, "worktreePath", al_val_text(lane->worktree))
+  al_run_path(&lane->site->home, s->name, manifest);
+  int rc = al_val_set(v, "manifest", al_val_text(manifest));
+  rc |= al_val_set(v, "lane", al_val_text(s->name)) | al_val_set(v, "worktreePath", al_val_text(lane->worktree))
     | al_val_set(v, "home", al_val_text(lane->site->home.root)) | al_val_set(v, "dir", al_val_text(s->dir))
     | al_val_set(v, "sshPort", al_val_int(lane->ssh_port)) | al_val_set(v, "image", al_val_text(s->image.id))
     | al_val_set(v, "network", al_val_text(s->network == AL_NETWORK_NONE ? "none" : "open"))
@@ -183,6 +188,16 @@ announce(al_lane_t *lane) {
   al_lane_emit(lane, "ready", NULL);
 }
 
+/* A lane of which nothing would be left to say what it was is not used: the guest may have been anything. */
+static void
+manifest_written(void *data, int status, const al_err_t *err) {
+  al_lane_t *lane = data;
+  lane->step_busy = false;
+  if (lane->destroy_wanted) al_lane_do_destroy(lane);
+  else if (status < 0) al_lane_event(lane, AL_LANE_ON_FAIL, err, "run manifest");
+  else announce(lane);
+}
+
 static void
 state_written(void *data, int status, const al_err_t *err) {
   al_lane_t *lane = data;
@@ -207,7 +222,9 @@ state_written(void *data, int status, const al_err_t *err) {
     case AL_LANE_CONNECTING: al_lane_do_connect(lane); break;
     case AL_LANE_READY:
       AL_HOOK("ready");
-      announce(lane);
+      lane->step = "manifest";
+      lane->step_busy = true;
+      al_manifest_ready(lane, manifest_written);
       break;
     default: AL_ASSERT(!"a state without a step");
   }
@@ -251,6 +268,7 @@ al_lane_event(al_lane_t *lane, int event, const al_err_t *why, const char *reaso
   if (why) keep_cause(lane, event, why);
   int from = lane->state;
   lane->state = next.state;
+  if (from != next.state) al_manifest_state(lane, next.state);
   al_registry_t *r = &lane->site->registry;
   switch (next.action) {
     case AL_LANE_DO_CREATE:

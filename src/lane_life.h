@@ -18,6 +18,19 @@ struct al_derive_key_s;
 
 typedef enum { AL_TRANSPORT_AUTO, AL_TRANSPORT_SHELL, AL_TRANSPORT_PORT } al_transport_want_t;
 
+/* For the run manifest (lane_manifest.c). Times are unix time in ms. */
+typedef struct al_manifest_s {
+  bool written, waits;  /* there is one; its first event waits for QEMU's version */
+  int keep_days;
+  int64_t asked_ms, at_ms[AL_LANE_STATES]; /* 0: it has not come there */
+  char config[AL_SHA256_HEX]; /* digest of the effective configuration */
+  uint64_t started, ended, interrupted; /* commands */
+  uint32_t exits[256];  /* of those that ended, by their code */
+  uint64_t counted, counted_ms; /* their sum when it was last written, and when: monotonic */
+  uint64_t copies, copied_bytes, missed;
+  al_lima_cb ready_cb;
+} al_manifest_t;
+
 struct al_lane_s {
   al_engine_t *engine;
   al_site_t *site;
@@ -78,6 +91,7 @@ struct al_lane_s {
   uint64_t disk_base, disk_now; /* bytes of its directory at the first look and at the last */
   al_keeper_cb kept;          /* what follows once the keeper has it */
   al_lane_derive_t *derive;   /* its disk is to become an image (lane_derive.c); else NULL */
+  al_manifest_t manifest;
 };
 
 /* lane_life.c: the way along the state table */
@@ -159,7 +173,7 @@ al_lane_close_row(al_lane_t *lane, const char *reason);
 void
 al_lane_chan_ended(al_lane_t *lane); /* the channel has called on_closed */
 
-/* lane_evict.c: ends a lane from outside; `ask`: a living owner has the time to end it in order. `by` says who has ended
+/* lane_evict.c: ends a lane from outside; `who`: for its run manifest, see al_run_end_event (a literal); `ask`: a living owner has the time to end it in order. `by` says who has ended
  * it at last, one of the words below, which are for people; NULL when it failed. cb exactly once; from inside the call
  * only without memory. */
 #define AL_EVICTED_HERE "this command"
@@ -167,7 +181,7 @@ al_lane_chan_ended(al_lane_t *lane); /* the channel has called on_closed */
 #define AL_EVICTED_BY_ANOTHER "another process"
 typedef void (*al_evict_cb)(void *data, int status, const al_err_t *err, const char *by);
 void
-al_evict(al_site_t *site, al_driver_t *driver, const al_lane_row_t *row, const char *reason, bool ask,
+al_evict(al_site_t *site, al_driver_t *driver, const al_lane_row_t *row, const char *who, const char *reason, bool ask,
   al_evict_cb cb, void *data);
 
 /* lane_derive.c */

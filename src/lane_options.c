@@ -2,6 +2,7 @@
 /* What create is asked for: reads and checks the options of its params into the lane. */
 #include "lane_life.h"
 #include "mem.h"
+#include "run_log.h"
 #include "xfer.h"
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +70,7 @@ read_transport(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
 
 static int
 read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
-  int64_t cpus, disk, minutes, start, sync, queue, vms, out, total, buffered;
+  int64_t cpus, disk, minutes, start, sync, queue, vms, out, total, buffered, days;
   double memory;
   int rc;
   if (
@@ -85,8 +86,10 @@ read_numbers(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
     || (rc = al_val_get_int(p, "maxCopyOutTotalBytes", AL_COPY_OUT_TOTAL, 1, AL_COPY_OUT_MOST, &total, err))
     || (rc = al_val_get_int(p, "maxBufferedBytes", AL_BUFFERED_MAX, AL_BUFFERED_LEAST, AL_BUFFERED_MOST, &buffered,
       err))
+    || (rc = al_val_get_int(p, "keepManifestDays", AL_RUN_DAYS, 0, AL_RUN_DAYS_MOST, &days, err))
   )
     return rc;
+  lane->manifest.keep_days = (int) days;
   lane->spec.cpus = (int) cpus;
   lane->spec.memory_mib = (int64_t) (memory * 1024);
   lane->spec.disk_gib = disk;

@@ -45,7 +45,7 @@ built(void *data, int status, const al_err_t *err) {
     return;
   }
   lane->step = "verify";
-  al_lima_verify(&lane->driver->lima, &lane->spec, verified, lane);
+  al_lima_verify(&lane->driver->lima, &lane->spec, lane->manifest.config, verified, lane);
 }
 
 static void

@@ -7,6 +7,7 @@
 #include "image.h"
 #include "platform.h"
 #include "proc.h"
+#include "sha256.h"
 #include "work.h"
 
 typedef struct al_lima_s {
@@ -85,9 +86,10 @@ al_lima_choose_accel(
  * disk overlay, sealed record agent-lane.json (name, registry id, device, inode). */
 void
 al_lima_build(al_lima_t *l, const al_lane_spec_t *spec, al_lima_cb cb, void *data);
-/* Reads the effective configuration back and compares: AL_ECONFIG_REFUSED names the key. */
+/* Reads the effective configuration back and compares: AL_ECONFIG_REFUSED names the key. `digest` (NULL: not wanted; must
+ * live until cb, which finds it filled after success): SHA-256 of that configuration, see al__lima_config_digest. */
 void
-al_lima_verify(al_lima_t *l, const al_lane_spec_t *spec, al_lima_cb cb, void *data);
+al_lima_verify(al_lima_t *l, const al_lane_spec_t *spec, char digest[AL_SHA256_HEX], al_lima_cb cb, void *data);
 
 /* One boot: `limactl start` in the background. Without spec->port `booted` comes once, when the ssh banner was seen or it
  * failed. With it `booted` comes as soon as the channel's socket is there: the guest is only beginning to boot, so a

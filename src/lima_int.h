@@ -77,6 +77,10 @@ al__lima_yaml_quote(al_buf_t *out, const char *s, int *rc);
 /* lima_verify.c: compares an instance record of `limactl list --json` with what we asked for. */
 int
 al__lima_compare(const al_lima_t *l, const al_lane_spec_t *spec, const al_val_t *instance, al_err_t *err);
+/* SHA-256 of the record's `config` as JSON without blanks, members in the order of their names' bytes, and the lane's
+ * secret, which would make it another one for each lane, left empty. Changes `instance`. 0, -ENOMEM. */
+int
+al__lima_config_digest(al_val_t *instance, char digest[AL_SHA256_HEX]);
 
 /* lima_look.c: the lane's directory, opened through no link; -ENOENT, -EPERM (another user's), -errno. */
 int

@@ -21,6 +21,8 @@ typedef struct verify_s {
   al__lima_op_t op;
   al_proc_t proc;
   const al_lane_spec_t *spec; /* copied behind this struct */
+  char *digest;               /* the caller's; NULL: not wanted */
+  char found[AL_SHA256_HEX];
 } verify_t;
 
 /* ---- what we expect ---- */
@@ -277,6 +279,49 @@ al__lima_compare(const al_lima_t *l, const al_lane_spec_t *spec, const al_val_t 
   return rc;
 }
 
+/* ---- its digest ---- */
+
+static void
+sort_members(al_val_t *v) {
+  for (size_t i = 0; v->kind == AL_MAP && i < v->len; i++) {
+    char *key = v->keys[i];
+    al_val_t *item = v->items[i];
+    size_t at = i;
+    for (; at > 0 && strcmp(v->keys[at - 1], key) > 0; at--) {
+      v->keys[at] = v->keys[at - 1];
+      v->items[at] = v->items[at - 1];
+    }
+    v->keys[at] = key;
+    v->items[at] = item;
+  }
+  for (size_t i = 0; (v->kind == AL_MAP || v->kind == AL_LIST) && i < v->len; i++) sort_members(v->items[i]);
+}
+
+static int
+drop_secrets(al_val_t *config) {
+  al_val_t *list = al_val_at(config, "provision");
+  int rc = 0;
+  for (size_t i = 0; list && list->kind == AL_LIST && i < list->len; i++)
+    if (list->items[i]->kind == AL_MAP) rc |= al_val_set(list->items[i], "content", al_val_text(""));
+  return rc;
+}
+
+int
+al__lima_config_digest(al_val_t *instance, char digest[AL_SHA256_HEX]) {
+  uint8_t bytes[AL_SHA256_LEN];
+  al_sha256_t sum;
+  al_val_t *config = al_val_at(instance, "config");
+  if (!config || config->kind != AL_MAP || drop_secrets(config)) return -ENOMEM;
+  sort_members(config);
+  AL_AUTO_FREE char *text = al_json_text(config);
+  if (!text) return -ENOMEM;
+  al_sha256_init(&sum);
+  al_sha256_update(&sum, text, strlen(text));
+  al_sha256_final(&sum, bytes);
+  al_sha256_hex(bytes, digest);
+  return 0;
+}
+
 /* ---- asking ---- */
 
 static int
@@ -295,6 +340,8 @@ judge(al_job_t *job) {
   if (rc == -ENOMEM) return al_err_set(&q->op.err, rc, "out of memory for limactl's answer");
   if (rc) return al_err_set(&q->op.err, AL_ECONFIG_REFUSED, "limactl list answered with something that is not JSON");
   rc = al__lima_compare(l, q->spec, v, &q->op.err);
+  if (rc == 0 && al__lima_config_digest(v, q->found))
+    rc = al_err_set(&q->op.err, -ENOMEM, "out of memory for limactl's answer");
   al_val_free(v);
   return rc;
 }
@@ -303,6 +350,7 @@ static void
 judged(al_job_t *job, int status) {
   verify_t *q = (verify_t *) job;
   al_proc_deinit(&q->proc);
+  if (status == 0 && q->digest) memcpy(q->digest, q->found, sizeof q->found);
   al__lima_op_end(&q->op, status);
 }
 
@@ -319,12 +367,13 @@ listed(al_proc_t *p, int status) {
 }
 
 void
-al_lima_verify(al_lima_t *l, const al_lane_spec_t *spec, al_lima_cb cb, void *data) {
+al_lima_verify(al_lima_t *l, const al_lane_spec_t *spec, char digest[AL_SHA256_HEX], al_lima_cb cb, void *data) {
   verify_t *q = al__lima_op_new(l, sizeof *q + sizeof *spec, cb, data);
   if (!q) return;
   al_lane_spec_t *copy = (al_lane_spec_t *) (void *) (q + 1);
   *copy = *spec;
   q->spec = copy;
+  q->digest = digest;
   q->proc.data = q;
   const char *const argv[] = {l->limactl, "--tty=false", "--log-format", "json", "list", "--json", spec->name, NULL};
   int rc = al__lima_spawn(l, NULL, &q->proc, argv, AL__LIMA_QUICK_MS, AL__LIMA_JSON_MAX, listed);

@@ -223,7 +223,7 @@ start_victim(slot_t *s, const victim_t *v) {
   s->v = v;
   s->busy = true;
   r->running++;
-  al_evict(r->site, r->driver, &v->row, v->reason, v->foreign, evicted, s);
+  al_evict(r->site, r->driver, &v->row, "sweep", v->reason, v->foreign, evicted, s);
 }
 
 /* True when that was all there is to do about it. */

@@ -38,6 +38,7 @@ typedef struct al_sweep_proc_s {
 typedef struct al_sweep_look_s {
   al_val_t *said;  /* names of lanes in the command lines of this user's processes */
   al_val_t *temps; /* paths below the home that may be left over */
+  al_val_t *runs;  /* names of the run manifests that have no end yet */
   al_sweep_proc_t *procs; /* host agents, wardens, QEMUs and ssh masters below this home */
   size_t count, cap;
   bool whole;      /* no process was overlooked: a lane whose name is not in `said` has none */
@@ -84,8 +85,8 @@ typedef struct al_sweep_open_s {
   bool booting;              /* a lane that is kept may be starting: its limactl has files in <home>/run */
 } al_sweep_open_t;
 
-/* Temporary files and directories, and processes of lanes that have neither row nor directory. What was removed or
- * killed is added to `removed` as {what, reason} (NULL: not told). */
+/* Temporary files and directories, and processes of lanes that have neither row nor directory; the run manifests of such
+ * lanes get their end, and those that were kept for their days go. What was removed, killed or ended is added to `removed` as {what, reason} (NULL: not told). */
 int
 al_sweep_tidy(const al_home_t *home, const al_sweep_look_t *look, const al_sweep_open_t *open, al_val_t *removed);
 

@@ -2,8 +2,10 @@
 /* Sweep: ends lanes that are dead already, many at a time. */
 #include "sweep.h"
 #include "mem.h"
+#include "run_log.h"
 #include "teardown.h"
 #include <string.h>
+#include <unistd.h>
 
 /* Theory of operation. Of a lane whose owner is gone, and of which a look that came after that has found no process,
  * there is at most a directory: nobody begins anything for it any more. So nothing of it has to be waited for: one job
@@ -34,6 +36,14 @@ over(dead_t *d) {
 
 /* ---- a batch: removed, then closed ---- */
 
+/* Before its row is closed: whoever ends between the two leaves a row that is swept again. */
+static void
+end_manifest(const dead_t *d, const al_sweep_corpse_t *c) {
+  al_val_t *event = al_run_end_event("sweep", (int64_t) getpid(), NULL, c->reason);
+  (void) al_run_end(d->how.home, c->name, event, NULL); /* what could not be written is tidied up by a later sweep */
+  al_val_free(event);
+}
+
 static int
 remove_all(al_job_t *job) {
   dead_t *d = job->data;
@@ -43,6 +53,7 @@ remove_all(al_job_t *job) {
     al_sweep_corpse_t *c = &d->how.list[i];
     if (!d->look.whole || al_sweep_said(&d->look, c->name)) continue;
     c->gone = al_teardown_init(t, d->how.home->lima, c->name) == 0 && al_teardown_prove(t) == 0;
+    if (c->gone) end_manifest(d, c);
   }
   al_free(t);
   return 0;

@@ -2,6 +2,7 @@
 /* Sweep: one look at the directories below the home and at this user's processes. */
 #include "sweep.h"
 #include "mem.h"
+#include "run_log.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -151,8 +152,10 @@ al_sweep_look(const al_home_t *home, al_sweep_look_t *out) {
   out->whole = true;
   out->said = al_val_list();
   out->temps = al_val_list();
-  if (!out->said || !out->temps) return -ENOMEM;
-  int rc = look_at_processes(&l);
+  out->runs = al_val_list();
+  if (!out->said || !out->temps || !out->runs) return -ENOMEM;
+  int rc = al_run_open_names(home, out->runs);
+  if (!rc) rc = look_at_processes(&l);
   if (!rc) rc = each_entry(home->lima, out, in_lima);
   if (!rc) rc = each_entry(home->run, out, in_run);
   return rc ? rc : in_bin(&l);
@@ -162,6 +165,7 @@ void
 al_sweep_look_free(al_sweep_look_t *look) {
   al_val_free(look->said);
   al_val_free(look->temps);
+  al_val_free(look->runs);
   al_free(look->procs);
   memset(look, 0, sizeof *look);
 }

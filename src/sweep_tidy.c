@@ -3,6 +3,7 @@
 #include "sweep.h"
 #include "image.h"
 #include "mem.h"
+#include "run_log.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -94,12 +95,30 @@ tidy_process(const al_home_t *home, const al_sweep_proc_t *p, const al_sweep_ope
   return note(removed, what, "its lane is gone");
 }
 
+/* The manifest was seen before the rows were listed, and a row is open before there is a manifest: so one that has no
+ * open row, no directory and no process is of a lane that is over. Its end was not written: the disk was full, or the
+ * registry was lost. */
+static int
+tidy_run(const al_home_t *home, const char *name, const al_sweep_look_t *look, const al_sweep_open_t *open,
+  al_val_t *removed) {
+  char dir[AL_HOME_MAX + AL_NAME_LEN + 2], what[AL_NAME_LEN + 32];
+  struct stat st;
+  if (!look->whole || is_open(open, name) || al_sweep_said(look, name)) return 0;
+  snprintf(dir, sizeof dir, "%s/%s", home->lima, name);
+  if (lstat(dir, &st) == 0 || errno != ENOENT || !al_run_close_lost(home, name)) return 0;
+  snprintf(what, sizeof what, "run manifest of %s", name);
+  return note(removed, what, "closed: its lane is gone");
+}
+
 int
 al_sweep_tidy(const al_home_t *home, const al_sweep_look_t *look, const al_sweep_open_t *open, al_val_t *removed) {
   int rc = 0;
   for (size_t i = 0; rc == 0 && i < look->count; i++) rc = tidy_process(home, &look->procs[i], open, removed);
   for (size_t i = 0; rc == 0 && i < look->temps->len; i++)
     rc = tidy_temp(home, look->temps->items[i]->text, look, open, removed);
+  for (size_t i = 0; rc == 0 && i < look->runs->len; i++)
+    rc = tidy_run(home, look->runs->items[i]->text, look, open, removed);
+  al_run_prune(home);
   (void) al_image_sweep(home);
   return rc;
 }

@@ -13,7 +13,7 @@ export default [
     from: `    if (safe) {`, to: `    if (fits) {` },
   { name: "inspect shows the secret", file: "src/lima_settings.c", test: "c:test_lima_look",
     from: `if (strcmp(path, "provision.content") == 0) return 0;`, to: `` },
-  { name: "what was asked for is said to be enforced", file: "src/admin_inspect.c", test: "ts:admin", only: "not asked for",
+  { name: "what was asked for is said to be enforced", file: "src/enforced.c", test: "ts:admin", only: "not asked for",
     from: `say(f, "network", NO, "network: \\"open\\" was`, to: `say(f, "network", YES, "network: \\"open\\" was` },
   { name: "an owner does not hear of another's close", file: "src/lane_guard.c", test: "ts:admin", only: "hear why",
     from: `if (!is_open(g, l) || l->row.id != rows[i].id) continue;`, to: `if (!is_open(g, l) || l->row.id != rows[i].id + 1) continue;` },

@@ -3,7 +3,7 @@
 export default [
   { name: "a reaper that globs", file: "src/sweep_look.c", test: "c:test_sweep", from: ` && al_name_valid(name + sizeof TMP - 1);`, to: `;` },
   { name: "a row closed before the proof", file: "src/lane_evict.c", test: "c:test_reaper",
-    from: `status ? AL_LANE_STUCK : AL_LANE_CLOSED,`, to: `AL_LANE_CLOSED,` },
+    from: `x->reason, status == 0, row_written, x);`, to: `x->reason, true, row_written, x);` },
   { name: "a lane with a process is only a directory", file: "src/sweep_dead.c", test: "c:test_reaper",
     from: `if (!d->look.whole || al_sweep_said(&d->look, c->name)) continue;`, to: `` },
   { name: "many rows closed before the proof", file: "src/sweep_dead.c", test: "c:test_reaper",

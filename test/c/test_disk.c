@@ -3,6 +3,7 @@
  * a mount namespace of this test, which only root can make: otherwise those tests are skipped. */
 #include "engine_test.h"
 #include "image.h"
+#include "run_make.h"
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -212,6 +213,78 @@ test_disk_full_for_a_lane(void **state) {
   assert_true(rows_before > 0);
 }
 
+static al_run_check_t
+check_manifest(char path[AL_RUN_PATH_MAX]) {
+  al_home_t home;
+  al_err_t err = {0};
+  assert_int_equal(al_home_open(stage.home, &home, &err), 0);
+  al_run_path(&home, stage.name, path);
+  return run_check_file(&home, stage.name);
+}
+
+static int warnings;
+
+static void
+count_warnings(const char *type) {
+  warnings += strcmp(type, "warning") == 0;
+}
+
+static off_t
+pad_manifest(const al_home_t *home, const char *path, size_t n) {
+  struct stat st;
+  char pad[8192];
+  memset(pad, 'x', n);
+  pad[n] = 0;
+  al_val_t *v = run_event(ATTACHED);
+  assert_int_equal(al_val_set(v, "program", al_val_text(pad)), 0);
+  const al_val_t *const events[] = {v};
+  assert_int_equal(al_run_add(home, stage.name, events, 1, NULL), 0);
+  al_val_free(v);
+  assert_int_equal(stat(path, &st), 0);
+  return st.st_size;
+}
+
+/* Its last page is full, so that the next line needs one. */
+static void
+fill_page_of_manifest(const char *path) {
+  al_home_t home;
+  struct stat st;
+  assert_int_equal(al_home_open(stage.home, &home, NULL), 0);
+  assert_int_equal(stat(path, &st), 0);
+  off_t first = pad_manifest(&home, path, 0), line = first - st.st_size;
+  off_t left = 4096 - (first + line) % 4096;
+  assert_int_equal(pad_manifest(&home, path, (size_t) left) % 4096, 0);
+}
+
+/* A lane ends whatever of its manifest can be written; the sweep makes up for it. */
+static void
+test_disk_full_when_a_lane_ends(void **state) {
+  (void) state;
+  char path[AL_RUN_PATH_MAX];
+  if (!disk[0]) skip();
+  al_err_t err = list();
+  assert_good(&err);
+  int fds = stage_fds();
+  assert_int_equal(stage_open(), 0);
+  assert_int_equal(stage_create(&err), 0);
+  (void) check_manifest(path);
+  fill_page_of_manifest(path);
+  leave_room(0);
+  warnings = 0;
+  stage.on_lane = count_warnings;
+  assert_int_equal(stage_close_lane(), 0);
+  stage.on_lane = NULL;
+  assert_true(warnings >= 1); /* the end finds room again: the lane's directory is gone by then */
+  leave_room(-1);
+  err = stage_wait(stage_post("reap", stage_map("home", stage.home, NULL)))->err;
+  assert_good(&err);
+  stage_close();
+  al_run_check_t c = check_manifest(path);
+  assert_true(c.ended && c.line == 0);
+  assert_int_equal(c.events, 4);
+  stage_clean("a lane that ended on a full disk", fds);
+}
+
 static int fill_at;
 
 static int
@@ -299,7 +372,7 @@ test_disk_full_for_a_copy_out(void **state) {
 static void
 test_disk_read_only(void **state) {
   (void) state;
-  static const char *const parts[] = {"lima", "run", "bin", "images"};
+  static const char *const parts[] = {"lima", "run", "bin", "images", "runs"};
   al_err_t err;
   int fds;
   if (!disk[0]) skip();
@@ -322,13 +395,13 @@ test_disk_read_only(void **state) {
   order('w', "%s%s", "");
   stage_clean("a read-only home", fds);
   assert_int_equal(stage_sql("SELECT count(*) FROM lanes"), rows);
-  for (size_t i = 0; i < 4; i++) {
+  for (size_t i = 0; i < 5; i++) {
     assert_int_equal(stage_open(), 0);
     order('r', "%s/%s", parts[i]);
     stage_create(&err);
     if (!err.code) assert_int_equal(stage_close_lane(), 0);
     if (err.code) assert_says(parts[i], 0, &err, "read-only");
-    else assert_true(i >= 1); /* keys, programs and the image are there already */
+    else assert_true(i >= 1 && i < 4); /* keys, programs and the image are there already; each lane has a manifest */
     order('w', "%s/%s", parts[i]);
     stage_close();
     stage_clean(parts[i], fds);
@@ -348,7 +421,7 @@ test_disk_home_of_a_wrong_owner_or_mode(void **state) {
     int code;
   } cases[] = {{"", 0770, AL_EHOME_UNSAFE}, {"", 0707, AL_EHOME_UNSAFE}, {"", 0, AL_EHOME_UNSAFE},
     {"/lima", 0750, AL_EHOME_UNSAFE}, {"/lima", 0, AL_EHOME_UNSAFE}, {"/lima/_config", 0777, AL_EHOME_UNSAFE},
-    {"/bin", 0755, AL_EHOME_UNSAFE}, {"/run", 0, AL_EHOME_UNSAFE}, {"/images", 0707, AL_EHOME_UNSAFE},
+    {"/runs", 0755, AL_EHOME_UNSAFE}, {"/bin", 0755, AL_EHOME_UNSAFE}, {"/run", 0, AL_EHOME_UNSAFE}, {"/images", 0707, AL_EHOME_UNSAFE},
     {"/registry.db", 0644, -EPERM}, {"/registry.db", 0, -EPERM}};
   char path[300];
   al_err_t err = list();
@@ -386,6 +459,7 @@ main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     T(test_disk_full_for_a_new_home),
     T(test_disk_full_for_a_lane),
+    T(test_disk_full_when_a_lane_ends),
     T(test_disk_full_during_an_import),
     T(test_disk_full_for_a_copy_out),
     T(test_disk_read_only),

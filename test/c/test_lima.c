@@ -412,7 +412,7 @@ test_compare_refuses_every_difference(void **state) {
 static void
 verify(int code, const char *text) {
   answer_t a = {0};
-  al_lima_verify(&lima, &spec, on_answer, &a);
+  al_lima_verify(&lima, &spec, NULL, on_answer, &a);
   assert_false(a.done);
   al_test_until(&loop, &a.done, 20000);
   assert_answer(&a, code, text);

@@ -2,6 +2,7 @@
 /* Many owners with many lanes on stand-ins for Lima, created, killed and swept at random; at the end the registry must be
  * what is really there. AL_SIM_LANES, AL_SIM_OWNERS, AL_SIM_SEED; what is measured is printed as one JSON line. */
 #include "engine_test.h"
+#include "run_make.h"
 #include <poll.h>
 #include <sys/wait.h>
 
@@ -188,6 +189,25 @@ sweep_once(void) {
   stage_close();
 }
 
+/* Each manifest holds and has its end, whoever was killed when; how many there are. */
+static int
+check_manifests(void) {
+  al_home_t home;
+  al_err_t err = {0};
+  al_val_t *list = NULL;
+  assert_int_equal(al_home_open(stage.home, &home, &err), 0);
+  assert_int_equal(al_run_list(&home, 100000, &list, &err), 0);
+  for (size_t i = 0; i < list->len; i++) {
+    const char *name = al_val_get(list->items[i], "name")->text;
+    al_run_check_t c = run_check_file(&home, name);
+    if (c.line || !c.ended || c.interrupted)
+      fail_msg("%s: %d events, then %s", name, (int) c.events, c.line ? c.why : "no end");
+  }
+  int n = (int) list->len;
+  al_val_free(list);
+  return n;
+}
+
 static void
 test_simulation_of_many_owners_ends_with_nothing_left(void **state) {
   (void) state;
@@ -218,6 +238,8 @@ test_simulation_of_many_owners_ends_with_nothing_left(void **state) {
       open_rows, t.failed);
   assert_true(rows >= lanes);
   assert_true(t.killed > 0);
+  /* An owner that was killed between the row and the manifest had told nobody of that lane. */
+  assert_in_range(check_manifests(), 1, stage_sql("SELECT count(DISTINCT lane) FROM history WHERE to_state = 'ready'"));
   stage_remove();
 }
 

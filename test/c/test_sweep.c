@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a sweep: whose lane may be ended, what is seen, what is tidied up, and what is never touched. */
-#include "al_test.h"
+#include "run_make.h"
 #include "sweep.h"
-
-#define NAME "agent-lane-00000000-0000000a"
-#define OTHER "agent-lane-00000000-0000000b"
 
 static char dir[64];
 static al_home_t home;
@@ -206,7 +203,7 @@ test_sweep_touches_nothing_else(void **state) {
   static const char *const kept[] = {"lima/_tmp." NAME "x/", "lima/_tmp.lookalike/", "lima/_tmp/", "lima/" NAME "/",
     "lima/" NAME "-2/", "lima/_config/keep", "run/key-0123456789abcdeg/", "run/key-0123456789abcdef0/",
     "run/.al-0123456789abcde.tmp", "run/0123456789abcdef.tmp", "run/config.lock", "run/kvm-probe", "run/mydiskfs_iso/",
-    "images/_tmp." NAME "/", "bin/tool", "key-0123456789abcdef/", "diskfs_iso1/"};
+    "images/_tmp." NAME "/", "runs/mine.jsonl", "runs/" NAME ".json", "runs/" NAME ".jsonl/", "bin/tool", "key-0123456789abcdef/", "diskfs_iso1/"};
   char outside[160];
   for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) make(kept[i], 100000);
   /* Links under names of ours, to what is somebody's. */
@@ -281,6 +278,34 @@ test_sweep_ends_masters_of_lanes_that_are_gone(void **state) {
   for (size_t i = 0; i < 4; i++) al_test_kill(all[i]);
 }
 
+/* One whose row is open, one with a directory, one that is gone: only that one gets its end. */
+static void
+test_sweep_ends_manifests_of_lanes_that_are_gone(void **state) {
+  (void) state;
+  snprintf(rows[0].name, sizeof rows[0].name, OTHER);
+  static const char *const names[] = {NAME, OTHER, THIRD};
+  for (size_t i = 0; i < 3; i++) assert_int_equal(run_begin(&home, names[i], READY("30")), 0);
+  make("lima/" THIRD "/", 0);
+  assert_int_equal(tidy(1, false), 1);
+  assert_true(run_check_file(&home, NAME).ended);
+  assert_false(run_check_file(&home, OTHER).ended);
+  assert_false(run_check_file(&home, THIRD).ended);
+  assert_int_equal(tidy(1, false), 0);
+  assert_int_equal(tidy(0, false), 1); /* its row is closed now */
+  assert_true(run_check_file(&home, OTHER).ended);
+}
+
+/* The manifest is of a lane that came after the look, so what the look knows of it is nothing. */
+static void
+test_sweep_leaves_manifests_that_it_has_not_seen(void **state) {
+  (void) state;
+  al_sweep_open_t open = {.rows = rows};
+  assert_int_equal(al_sweep_look(&home, &look_at), 0);
+  assert_int_equal(run_begin(&home, NAME, READY("30")), 0);
+  assert_int_equal(al_sweep_tidy(&home, &look_at, &open, NULL), 0);
+  assert_false(run_check_file(&home, NAME).ended);
+}
+
 static int
 oom(void *data) {
   al_sweep_open_t open = {.booting = false};
@@ -311,6 +336,8 @@ main(void) {
     T(removes_what_nobody_finishes),
     T(touches_nothing_else),
     T(ends_masters_of_lanes_that_are_gone),
+    T(ends_manifests_of_lanes_that_are_gone),
+    T(leaves_manifests_that_it_has_not_seen),
     T(out_of_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

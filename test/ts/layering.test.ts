@@ -12,11 +12,12 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 const layers: Record<string, number> = {
   err: 0, mem: 0, utf8: 0, hook: 0,
   buf: 1, queue: 1, tail: 1, lines: 1, names: 1, ignore: 1, sha256: 1, frame: 1, pacing: 1, val: 1, version: 1, platform: 1, lane: 1, tree: 1, tmp: 1,
-  work: 2, proc: 2, db: 2,
-  home: 3, image: 3, seal: 3, keeper: 3, lima_procs: 3, teardown: 3, lima: 3, transport: 3, registry: 3, chan: 3,
+  work: 2, proc: 2, db: 2, ask: 2,
+  home: 3, image: 3, seal: 3, keeper: 3, lima_procs: 3, teardown: 3, lima: 3, transport: 3, registry: 3, chan: 3, run: 3,
   exec: 4, xfer: 4,
   lane_life: 5, lane_options: 5, lane_create: 5, lane_admit: 5, lane_start: 5, lane_time: 5, lane_destroy: 5, lane_keep: 5, lane_calls: 5,
   lane_guard: 5, lane_evict: 5, lane_exec: 5, lane_copy: 5, lane_derive: 5, lane_tty: 5, lane_attach: 5, reaper: 5, sweep: 5, admin: 5, doctor: 5, site: 5, engine: 5, tty: 5, al: 5,
+  lane_manifest: 5, manifest: 5, enforced: 5,
 };
 /** Neighbours in one layer that may be included, with the reason. */
 const siblings: Record<string, string[]> = {
@@ -25,6 +26,7 @@ const siblings: Record<string, string[]> = {
   image: ["home"], // an image lives in the home's store
   lima_procs: ["home"],
   seal: ["names"],
+  run: ["home"], // manifests lie in it
   keeper: ["home"], // it installs and starts the program below it
   teardown: ["lima_procs", "seal"], // the steps, for the driver and for the keeper
   lima: ["home", "image", "lima_procs", "seal", "teardown"], // the driver is given the first two

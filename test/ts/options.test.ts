@@ -53,6 +53,7 @@ describe("defaults", () => {
       network: "open",
       accelerator: "auto",
       transport: "auto",
+      keepManifestDays: 30,
       allowUnknownLima: false,
       env: {},
     });

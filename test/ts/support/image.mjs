@@ -81,6 +81,6 @@ export function makePrograms(bin, script) {
   );
   write(join(bin, "ssh-keygen"), `${faulty("ssh-keygen")}exec /usr/bin/ssh-keygen "$@"\n`, 0o755);
   for (const name of ["qemu-system-x86_64", "qemu-system-aarch64"])
-    write(join(bin, name), `#!/bin/bash\nexec ${node} qemu "$@"\n`, 0o755);
+    write(join(bin, name), `#!/bin/bash\n[ "$1" != --version ] || { echo "QEMU emulator version 7.2.0 (scripted)"; exit; }\nexec ${node} qemu "$@"\n`, 0o755);
   return limactl;
 }
