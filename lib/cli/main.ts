@@ -15,6 +15,7 @@ import { addInspect } from "./commands/inspect.js";
 import { addLogs } from "./commands/logs.js";
 import { addLs } from "./commands/ls.js";
 import { addReap } from "./commands/reap.js";
+import { addRuns, addVerifyManifest } from "./commands/runs.js";
 import { addShell } from "./commands/shell.js";
 import { complain } from "./output.js";
 
@@ -29,6 +30,8 @@ Examples:
   agent-lane cp report.txt :               a file into the worktree of the only lane that is open
   agent-lane close NAME                    destroy a lane, whoever owns it
   agent-lane reap --dry-run                say which lanes are past their time or without owner
+  agent-lane runs                          the run manifests that are kept: what ran, when, how it ended
+  agent-lane verify-manifest NAME          whether one is as it was written
 
 The guest image is built once, as root, on Debian; it takes about two minutes:
   sudo env "PATH=$PATH" ${join(packageDir, "image", "build")} DIR --flavour base
@@ -66,7 +69,7 @@ async function main(): Promise<void> {
     .addHelpText("after", EXAMPLES)
     .exitOverride();
   // Subcommands copy these settings when they are made, so this comes after exitOverride.
-  for (const add of [addDoctor, addLs, addInspect, addLogs, addEvents, addShell, addCp, addClose, addReap, addImage]) add(program);
+  for (const add of [addDoctor, addLs, addInspect, addLogs, addEvents, addShell, addCp, addClose, addReap, addRuns, addVerifyManifest, addImage]) add(program);
   try {
     await program.parseAsync();
   } catch (error) {

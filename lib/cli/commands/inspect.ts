@@ -3,8 +3,10 @@
 import type { Command } from "commander";
 import { engine } from "../../engine.js";
 import { bytes, colours, plain, print, printJson, span, table } from "../output.js";
+import { enforcedTable, type CheckedRun } from "../manifest.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 import { ownerOf, stateOf, type Row } from "./ls.js";
+import { showRun } from "./runs.js";
 
 interface Report {
   readonly lane: Row;
@@ -16,11 +18,8 @@ interface Report {
   readonly processes: readonly { pid: number; kind: string; program: string; memoryBytes: number }[];
   /** `enforced` is null when nothing can be read that would tell. */
   readonly enforced: readonly { what: string; enforced: boolean | null; by: string }[];
-}
-
-function held(enforced: boolean | null): string {
-  if (enforced === null) return colours.dim("unknown");
-  return enforced ? colours.green("yes") : colours.yellow("no");
+  /** Null when there is none: the lane never became ready, or it was kept for its days. */
+  readonly manifest: CheckedRun | null;
 }
 
 function section(title: string, text: string): void {
@@ -63,7 +62,7 @@ function facts(row: Row): [string, string][] {
 function show(report: Report): void {
   print(facts(report.lane).map(([name, value]) => `${name.padEnd(12)}${value}`).join("\n"));
   if (report.lane["state"] !== "closed") {
-    section("Enforced", table(["what", "enforced", "by"], report.enforced.map((e) => [plain(e.what), held(e.enforced), plain(e.by)])));
+    section("Enforced", enforcedTable(report.enforced));
     section(
       "Processes",
       report.processes.length === 0
@@ -75,6 +74,7 @@ function show(report: Report): void {
     "History",
     table(["time", "state", "reason"], report.history.map((h) => [new Date(h.atMs).toISOString(), plain(h.to), plain(h.reason)])),
   );
+  showRun(report.manifest);
   if (report.settings !== null)
     section("Lima's configuration", Object.entries(report.settings).map(([key, value]) => `${plain(key)}: ${plain(value)}`).join("\n"));
   if (report.arguments !== null) section("QEMU's arguments", argumentLines(report.arguments).map(plain).join("\n"));
@@ -82,7 +82,7 @@ function show(report: Report): void {
 
 export function addInspect(program: Command): void {
   addCommon(program.command("inspect"))
-    .description("show all that is known of a lane: row, history, configuration, processes, what is enforced")
+    .description("show all that is known of a lane: row, history, configuration, processes, what is enforced, its run manifest")
     .argument("<name>", "the lane's name, open or closed")
     .option("--json", "print one JSON object")
     .addHelpText(
