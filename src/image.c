@@ -14,6 +14,7 @@
 typedef struct choice_s {
   const al_home_t *home;
   const char *want, *arch;
+  const char *only;    /* id or name of those that are read; NULL: all. reading a long manifest takes milliseconds */
   al__manifest_t *m, *best; /* best->name "" while there is none */
   char best_id[AL_IMAGE_ID_MAX], bad_id[AL_IMAGE_ID_MAX];
   al_err_t bad;        /* of an image that was asked for and cannot be read */
@@ -46,6 +47,7 @@ consider(void *data, const char *id) {
   al_err_t why = {0};
   size_t n = strlen(c->seen);
 
+  if (c->only && strcmp(c->only, id) && !al__image_is_named(id, c->only)) return 0;
   int rc = al__image_load(c->home, id, c->m, NULL, NULL, &why);
   if (rc == -ENOMEM) return rc;
   if (rc) {
@@ -61,6 +63,18 @@ consider(void *data, const char *id) {
   *c->best = *c->m;
   snprintf(c->best_id, sizeof c->best_id, "%s", id);
   return 0;
+}
+
+/* First those that are meant, or "base"; when there is none of them all others, which may do or are at least named. */
+static int
+choose(choice_t *c, al_err_t *err) {
+  int rc;
+
+  c->only = c->want ? c->want : "base";
+  if ((rc = al__image_each(c->home, consider, c, err)) || c->best->name[0]) return rc;
+  c->only = NULL;
+  c->seen[0] = 0;
+  return al__image_each(c->home, consider, c, err);
 }
 
 static int
@@ -176,7 +190,7 @@ al_image_find(const al_home_t *home, const al_image_want_t *want, al_image_t *ou
     if (rc) return rc;
     c.want = imported.id;
   }
-  int rc = al__image_each(home, consider, &c, err);
+  int rc = choose(&c, err);
   if (rc) return rc == -ENOMEM ? al_err_set(err, rc, "Out of memory.") : rc;
   if (!c.best->name[0]) return none(&c, err);
   if (want->hold && (rc = hold(home, c.best_id, want->hold, err))) return rc;

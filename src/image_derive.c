@@ -44,14 +44,21 @@ typedef struct search_s {
   const al_home_t *home;
   const al_derive_key_t *key;
   al__manifest_t *m;
-  char id[AL_IMAGE_ID_MAX], created[24];
+  char name[33], id[AL_IMAGE_ID_MAX], created[24];
 } search_t;
+
+/* All of one project have one name, so the others need not be read. */
+static void
+name_of(const al_derive_key_t *key, char name[33]) {
+  snprintf(name, 33, AL_IMAGE_DERIVED_PREFIX "%.12s", key->project);
+}
 
 static int
 match(void *data, const char *id) {
   search_t *s = data;
   const al__manifest_t *m = s->m;
 
+  if (!al__image_is_named(id, s->name)) return 0;
   int rc = al__image_load(s->home, id, s->m, NULL, NULL, NULL);
   if (rc == -ENOMEM) return rc;
   if (rc || strcmp(m->parent.manifest_sha256, s->key->parent_sha256)) return 0;
@@ -72,6 +79,7 @@ al_image_derived(const al_home_t *home, const al_derive_key_t *key, char id[AL_I
   if (!rc) rc = check_hex(key->project, "project", err);
   if (!rc) rc = check_hex(key->inputs_key, "the key of the inputs", err);
   if (rc) return rc;
+  name_of(key, s.name);
   rc = al__image_each(home, match, &s, err);
   if (rc) return rc == -ENOMEM ? no_memory(err) : rc;
   if (!s.id[0]) return al_err_set(err, -ENOENT, "There is no image of this project with these inputs.");
@@ -234,7 +242,7 @@ fill_manifest(const making_t *k, al_val_t *v, const al_val_t *parent) {
   time_t now = time(NULL);
   struct tm tm;
 
-  snprintf(name, sizeof name, AL_IMAGE_DERIVED_PREFIX "%.12s", key->project);
+  name_of(key, name);
   if (k->d->created) snprintf(created, sizeof created, "%s", k->d->created);
   else strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
   return al_val_set(v, "format", al_val_text(AL_IMAGE_FORMAT)) | al_val_set(v, "name", al_val_text(name)) |

@@ -70,6 +70,9 @@ al__manifest_origin(const al_val_t *map, al__manifest_t *m, al_err_t *err);
 /* "<name>-<12 hex digits>", as a directory of the store is called. */
 bool
 al__image_id_valid(const char *id);
+/* Whether that is the id of an image of this name. */
+bool
+al__image_is_named(const char *id, const char *name);
 /* The manifest of a stored image. -ENOENT, AL_EIMAGE_CORRUPT (the directory's name says another digest),
  * AL_EIMAGE_INVALID, AL_EIMAGE_FORMAT. `text` (may be NULL): the manifest itself, the caller's to free. */
 int

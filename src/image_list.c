@@ -103,6 +103,7 @@ typedef struct search_s {
 static int
 match(void *data, const char *id) {
   search_t *s = data;
+  if (!al__image_is_named(id, s->want)) return 0;
   int rc = al__image_load(s->home, id, s->m, NULL, NULL, NULL);
   if (rc == -ENOMEM) return rc;
   if (rc || strcmp(s->m->name, s->want)) return 0;

@@ -144,6 +144,12 @@ al__image_id_valid(const char *id) {
   return strspn(id + name + 1, "0123456789abcdef") == 12;
 }
 
+bool
+al__image_is_named(const char *id, const char *name) {
+  size_t len = strlen(name);
+  return strlen(id) == len + 13 && memcmp(id, name, len) == 0;
+}
+
 int
 al__image_dir(const al_home_t *home, const char *id, al_err_t *err) {
   char path[AL_HOME_MAX + AL_IMAGE_ID_MAX + 8];
