@@ -19,7 +19,7 @@ export async function openRegistry(packages) {
     const manifest = JSON.parse(
       execFileSync("tar", ["-xzOf", join(dir, filename), "package/package.json"], { encoding: "utf8", timeout: 20_000 }),
     );
-    const path = `/${name}/-/${version}.tgz`;
+    const path = `/${name}/-/${name.replace(/^.*\//, "")}-${version}.tgz`; // pnpm goes there by itself
     tarballs.set(path, bytes);
     const integrity = `sha512-${createHash("sha512").update(bytes).digest("base64")}`;
     metadata.set(`/${name}`, (base) => ({
