@@ -50,10 +50,19 @@ compress(uint32_t state[8], const uint8_t *p) {
 #define ACCEL_MIN_BLOCKS 64
 
 static int
-has_sha(void) {
+ask_for_sha(void) {
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSSE3) || !(c & bit_SSE4_1)) return 0;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 29 & 1;
+}
+
+/* Asked once: a copy hashes what comes in thousands of pieces. */
+static int
+has_sha(void) {
+  static int known = -1;
+  int has = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (has < 0) __atomic_store_n(&known, has = ask_for_sha(), __ATOMIC_RELAXED);
+  return has;
 }
 
 __attribute__((target("sha,sse4.1,ssse3"))) static void
