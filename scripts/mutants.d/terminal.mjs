@@ -20,8 +20,8 @@ export default [
   { name: "a signal leaves it raw", file: "lib/terminal.ts", test: "ts:terminal", only: "SIGHUP|SIGQUIT",
     from: `  if (othersListen(signal)) return;
   restoreTerminals();
-  const guarded`, to: `  if (othersListen(signal)) return;
-  const guarded` },
+  unlisten();`, to: `  if (othersListen(signal)) return;
+  unlisten();` },
   { name: "stopped while raw", file: "lib/terminal.ts", test: "ts:terminal", only: "SIGTSTP",
     from: `  if (othersListen("SIGTSTP")) return;
   restoreTerminals();`, to: `  if (othersListen("SIGTSTP")) return;` },

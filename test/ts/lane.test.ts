@@ -100,25 +100,6 @@ describe("create", () => {
     expect(error.code).toBe("LANE_CLOSED");
     expect(error.message).toContain("lifetime");
   });
-
-  it("listens for the process's end exactly while a lane exists", async () => {
-    const count = (): number => process.listenerCount("SIGINT") + process.listenerCount("exit");
-    const before = count();
-    const engine = new FakeEngine();
-    const a = await laneOn(engine);
-    const b = await laneOn(engine);
-    expect(count()).toBe(before + 2);
-    await a.close();
-    expect(count()).toBe(before + 2);
-    await b.close();
-    expect(count()).toBe(before);
-    engine.auto.delete("create");
-    const failing = openLane(resolveOptions(), { engine: engine.asEngine() });
-    expect(count()).toBe(before + 2);
-    engine.last("create").fail("START_FAILED");
-    await rejection(failing);
-    expect(count()).toBe(before);
-  });
 });
 
 describe("exec", () => {
