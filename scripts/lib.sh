@@ -112,6 +112,8 @@ stage_proofs() {
     cp -R "$from" "$to"
     own_by_lane_user "$to"
   done
+  # What the containment proof compares its answers with.
+  if [ -f "$1/docs/containment-results.jsonl" ]; then cp "$1/docs/containment-results.jsonl" "$PROJECT_DIR/e2e/"; fi
 }
 
 # fetch_node VERSION INTEGRITY: NODES_DIR/VERSION/bin/node, from the npm package that holds the binary, checked.

@@ -17,11 +17,13 @@ import { addLs } from "./commands/ls.js";
 import { addReap } from "./commands/reap.js";
 import { addRuns, addVerifyManifest } from "./commands/runs.js";
 import { addShell } from "./commands/shell.js";
+import { addVerify } from "./commands/verify.js";
 import { complain } from "./output.js";
 
 const EXAMPLES = `
 Examples:
   agent-lane doctor                        check what this machine lacks
+  agent-lane verify                        attack a fresh lane's boundary, and say what held
   agent-lane image import DIR              put a built guest image into the store
   agent-lane ls                            list the lanes: state, owner, age, memory, disk
   agent-lane inspect NAME                  all that is known of a lane, and what is enforced
@@ -36,8 +38,8 @@ Examples:
 The guest image is built once, as root, on Debian; it takes about two minutes:
   sudo env "PATH=$PATH" ${join(packageDir, "image", "build")} DIR --flavour base
 
-Exit status: 0 done, 1 failed (the reason and a cure on stderr), 2 wrong usage; shell has its command's, and cp that
-Ctrl-C ended has 130.`;
+Exit status: 0 done, 1 failed (the reason and a cure on stderr), 2 wrong usage; shell has its command's, and cp or
+verify that Ctrl-C ended has 130.`;
 
 function version(): string {
   return (JSON.parse(readFileSync(join(packageDir, "package.json"), "utf8")) as { version: string }).version;
@@ -69,7 +71,7 @@ async function main(): Promise<void> {
     .addHelpText("after", EXAMPLES)
     .exitOverride();
   // Subcommands copy these settings when they are made, so this comes after exitOverride.
-  for (const add of [addDoctor, addLs, addInspect, addLogs, addEvents, addShell, addCp, addClose, addReap, addRuns, addVerifyManifest, addImage]) add(program);
+  for (const add of [addDoctor, addVerify, addLs, addInspect, addLogs, addEvents, addShell, addCp, addClose, addReap, addRuns, addVerifyManifest, addImage]) add(program);
   try {
     await program.parseAsync();
   } catch (error) {

@@ -12,6 +12,8 @@ interface Mutant {
   readonly name: string;
   readonly file: string;
   readonly from: string;
+  /** More places, of a build that is weakened in several. */
+  readonly and?: readonly { readonly file: string; readonly from: string }[];
 }
 
 it("finds the place of every mutant, once", async () => {
@@ -20,7 +22,8 @@ it("finds the place of every mutant, once", async () => {
   );
   const mutants = lists.flat().flat();
   expect(mutants.length).toBeGreaterThan(200);
-  const lost = mutants.filter((m) => readFileSync(join(root, m.file), "utf8").split(m.from).length !== 2);
+  const there = ({ file, from }: { file: string; from: string }) => readFileSync(join(root, file), "utf8").split(from).length === 2;
+  const lost = mutants.filter((m) => ![m, ...(m.and ?? [])].every(there));
   expect(lost.map((m) => `${m.file}: ${m.name}`)).toEqual([]);
   const names = mutants.map((m) => m.name);
   expect(names.filter((name, i) => names.indexOf(name) !== i)).toEqual([]);

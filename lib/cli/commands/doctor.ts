@@ -5,12 +5,14 @@ import { join } from "node:path";
 import type { Command } from "commander";
 import { engine } from "../../engine.js";
 import { packageDir } from "../../native.js";
+import { outsideDangers } from "../../outside.js";
 import { colours, plain, print, printJson, table } from "../output.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 
 interface Check {
   readonly name: string;
-  readonly status: "found" | "missing" | "too old" | "unsafe" | "skipped";
+  /** "warning" is nothing that a lane lacks, so it does not make the report fail. */
+  readonly status: "found" | "missing" | "too old" | "unsafe" | "skipped" | "warning";
   readonly detail?: string | null;
   readonly cure?: string | null;
 }
@@ -38,7 +40,14 @@ export function isNewEnough(version: string, wanted: string): boolean {
 
 function coloured(status: Check["status"]): string {
   if (status === "found") return colours.green(status);
+  if (status === "warning") return colours.yellow(status);
   return status === "skipped" ? colours.dim(status) : colours.red(status);
+}
+
+/** What no lane can hold, in the repository that this is run in. */
+async function repositoryChecks(): Promise<Check[]> {
+  const dangers = (await outsideDangers(process.cwd())) ?? [];
+  return dangers.map(({ id, danger, what, cure }) => ({ name: id, status: danger ? "warning" : "found", detail: what, cure }));
 }
 
 export function addDoctor(program: Command): void {
@@ -49,7 +58,8 @@ export function addDoctor(program: Command): void {
     .option("--json", "print one JSON object")
     .addHelpText(
       "after",
-      "\nExits 1 when something is missing, too old or unsafe.\n\nExamples:\n" +
+      "\nExits 1 when something is missing, too old or unsafe. In a git repository it also warns of what happens outside\n" +
+        "every VM: hooks that the agent's patches could add, and what git bundle --all would take into the guest.\n\nExamples:\n" +
         "  agent-lane doctor\n  agent-lane doctor --json | jq .ok",
     )
     .action(async (options: CommonOptions & { image?: string; allowUnknownLima?: boolean; json?: boolean }) => {
@@ -59,7 +69,7 @@ export function addDoctor(program: Command): void {
         allowUnknownLima: options.allowUnknownLima,
       });
       const node = nodeCheck();
-      const report = { ok: core.ok && node.status === "found", checks: [node, ...core.checks] };
+      const report = { ok: core.ok && node.status === "found", checks: [node, ...core.checks, ...(await repositoryChecks())] };
       process.exitCode = report.ok ? 0 : 1;
       if (options.json === true) return printJson(report);
       print(

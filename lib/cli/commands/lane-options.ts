@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of lima() as options of a command, made from the one table of them.
+import type { Command } from "commander";
+import { Option } from "commander";
+import { OPTIONS, type LimaOptions, type OptionName, type OptionSpec } from "../../options.js";
+
+/** What is no value, or has an option of its own in every command. */
+const NOT_HERE: readonly OptionName[] = ["env", "onEvent", "home", "limactlPath"];
+
+const kebab = (name: string): string => name.replace(/GiB|MiB/g, (unit) => `-${unit.toLowerCase()}`).replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
+
+/** The value of a word: numbers and true or false are what they look like, where the option is no text. */
+function valueOf(spec: OptionSpec, word: string): unknown {
+  const reads = (value: unknown): boolean => {
+    try {
+      spec.rule.check("", value);
+      return true;
+    } catch {
+      return false;
+    }
+  };
+  if (reads(word)) return word;
+  if (/^-?\d+(?:\.\d+)?$/.test(word)) return Number(word);
+  return word === "true" || word === "false" ? word === "true" : word;
+}
+
+/** Adds an option for each of lima()'s that can be written in one word. */
+export function addLaneOptions(command: Command): Command {
+  for (const spec of OPTIONS.filter(({ name }) => !NOT_HERE.includes(name))) {
+    const doc = `${spec.doc.replaceAll("`", "")} (default: ${spec.defaultText.replaceAll("`", "")})`;
+    command.addOption(new Option(`--${kebab(spec.name)} <value>`, doc).argParser((word) => valueOf(spec, word)));
+  }
+  return command;
+}
+
+/** Those that were given. Their values are checked where lima()'s are: resolveOptions. */
+export function laneOptionsOf(command: Command): LimaOptions {
+  const given = command.opts<Record<string, unknown>>();
+  const { home, limactl } = given as { home?: string; limactl?: string };
+  const names = OPTIONS.map(({ name }) => name).filter((name) => !NOT_HERE.includes(name));
+  const entries = names.flatMap((name) => {
+    const value = given[kebab(name).replace(/-([a-z])/g, (_, c: string) => c.toUpperCase())];
+    return value === undefined ? [] : [[name, value] as const];
+  });
+  return { ...Object.fromEntries(entries), home, limactlPath: limactl };
+}

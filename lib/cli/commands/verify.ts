@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// agent-lane verify: starts a fresh lane and attacks the boundary from inside and beside; says what held.
+import { Option, type Command } from "commander";
+import { fails, type Answer, type Finding } from "../../verify/answers.js";
+import { choose, CHECKS, verify, type Report } from "../../verify/run.js";
+import { interruptible } from "../interrupt.js";
+import { colours, plain, print, printJson, table } from "../output.js";
+import { addCommon, type CommonOptions } from "./common.js";
+
+interface VerifyOptions extends CommonOptions {
+  readonly network: "open" | "none";
+  readonly image?: string;
+  readonly accelerator: "auto" | "tcg";
+  readonly transport: "auto" | "shell" | "port";
+  readonly allowUnknownLima?: boolean;
+  readonly only?: readonly string[];
+  readonly keep?: boolean;
+  readonly json?: boolean;
+}
+
+function coloured(answer: Answer, excused: boolean): string {
+  if (answer === "held") return colours.green(answer);
+  return answer === "open" || excused ? colours.yellow(answer) : colours.red(answer);
+}
+
+const rowOf = (f: Finding): string[] => [f.id, coloured(f.answer, f.excused !== undefined), plain(f.seen)];
+
+function summary({ summary: s, findings, network, seconds }: Report): string {
+  const counts = `${s.held} held, ${s.open} open, ${s.broken} broken, ${s.notRun} not run${s.excused > 0 ? ` (${s.excused} of them cannot be had on this machine)` : ""}`;
+  const verdict = s.ok ? colours.green("the boundary holds what it promises") : colours.red("the boundary does not hold, or was not tried");
+  return `${findings.length} checks of network "${network}" in ${seconds} s: ${counts}; ${verdict}`;
+}
+
+const onTerminal = (): boolean => process.stderr.isTTY === true && process.env["TERM"] !== "dumb";
+
+/** What is being done, on stderr; in one line that the next one replaces where there is a terminal. */
+function progress(text: string): void {
+  process.stderr.write(onTerminal() ? `\r\x1b[K${plain(text)}` : `${plain(text)}\n`);
+}
+
+const wipe = (): void => void (onTerminal() && process.stderr.write("\r\x1b[K"));
+
+async function run(options: VerifyOptions): Promise<void> {
+  choose(options.only);
+  await interruptible(async (interrupt) => {
+    interrupt.endsBySignal();
+    const keep = async (report: Report, lane: string, dir: string): Promise<void> => {
+      show(report, options.json === true);
+      process.stderr.write(`${lane} is kept, with the canaries in ${dir}, until Ctrl-C or an hour has gone: agent-lane shell ${lane}\n`);
+      await new Promise<void>((resolve) => {
+        const end = setTimeout(resolve, 3_500_000);
+        interrupt.signal.addEventListener("abort", () => (clearTimeout(end), resolve()), { once: true });
+      });
+    };
+    const { home, limactl, network, image, accelerator, transport, allowUnknownLima } = options;
+    const report = await verify({
+      choice: { home, limactlPath: limactl, network, image, accelerator, transport, allowUnknownLima },
+      only: options.only,
+      signal: interrupt.signal,
+      say: progress,
+      told: (f) => progress(`${f.id}: ${f.answer}`),
+      ...(options.keep === true ? { keep } : {}),
+    });
+    if (options.keep !== true || report.image === "unknown") show(report, options.json === true);
+  });
+}
+
+function show(report: Report, json: boolean): void {
+  wipe();
+  if (!report.summary.ok) process.exitCode = 1;
+  if (json) return printJson(report);
+  print(table(["check", "answer", "seen"], report.findings.map(rowOf)));
+  const bad = report.findings.filter(fails);
+  if (bad.length > 0) print("");
+  for (const f of bad) print(`${colours.bold(f.id)}: tried: ${plain(f.tried)}${(f.details ?? []).map((d) => `\n  ${plain(d)}`).join("")}`);
+  print(`\n${summary(report)}`);
+}
+
+export function addVerify(program: Command): void {
+  addCommon(program.command("verify"), { limactl: true })
+    .description("attack a fresh lane's boundary from inside and beside, and say what held")
+    .addOption(new Option("--network <network>", "the network of the lane").choices(["none", "open"]).default("none"))
+    .option("--image <image>", "the image to start (name, id or directory)")
+    .addOption(new Option("--accelerator <accelerator>", "as of lima()").choices(["auto", "tcg"]).default("auto"))
+    .addOption(new Option("--transport <transport>", "as of lima()").choices(["auto", "shell", "port"]).default("auto"))
+    .option("--allow-unknown-lima", "accept a limactl whose version cannot be read")
+    .option("--only <checks...>", `only these checks: ${CHECKS.map((c) => c.id).join(", ")}`)
+    .option("--keep", "keep the lane that attacked, and the canaries, until Ctrl-C")
+    .option("--json", "print one JSON object: versions, each check with what was tried and seen, summary")
+    .addHelpText(
+      "after",
+      "\nIt starts two small lanes, and for a moment two more. Canaries are planted on this machine for what a guest must not\n" +
+        "reach: listeners, sockets, files, variables. What counts is what those saw, not what the guest says.\n" +
+        "\nAnswers: held (it was attacked and stood), open (reachable, and not promised otherwise), broken (a promise did not\n" +
+        "hold), not run (nothing can be said: a failure, unless this machine cannot have it, which is said).\n" +
+        "Exit status: 0 everything held or is open as said; 1 something is broken or was not run; 2 wrong usage; 130 Ctrl-C.\n" +
+        "\nExamples:\n  agent-lane verify\n  agent-lane verify --network open\n  agent-lane verify --json | jq '.findings[] | select(.answer != \"held\")'\n" +
+        "  agent-lane verify --only docker-socket ssh-agent --keep",
+    )
+    .action(run);
+}
