@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import list from "../mutants.d/containment.mjs";
 
 const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
-const { WEAKENED_PROJECT: project, WEAKENED_CACHE: cache, WEAKENED_USER: user } = process.env;
+const { WEAKENED_PROJECT: project, WEAKENED_CACHE: cache, WEAKENED_USER: user, WEAKENED_HOME: home } = process.env;
 const copy = join(cache, "tree"), platform = `${process.platform}-${process.arch}`;
 // Beside the project, where the user of the lanes may read and nobody else needs to write.
 const stage = `${project}-weakened`, installed = join(stage, "node_modules", "@agent-lane", "provider-lima");
@@ -60,7 +60,7 @@ function build(files) {
 /** The answers of these checks, by id. */
 function verify(checks, network) {
   const main = join(installed, "dist", "cli", "main.js");
-  const r = run(join(root, "scripts", "weakened"), ["--as-lane-user", "timeout", "-k", "30", "600", "node", main, "verify", "--json", "--network", network, "--only", ...checks], 700, root);
+  const r = run(join(root, "scripts", "weakened"), ["--as-lane-user", "timeout", "-k", "30", "600", "node", main, "verify", "--json", "--network", network, ...(home ? ["--home", home] : []), "--only", ...checks], 700, root);
   try {
     return Object.fromEntries(JSON.parse(r.out).findings.map((f) => [f.id, f]));
   } catch {
