@@ -38,8 +38,7 @@ export function page(all) {
   const details = none.findings.map((f) => {
     const o = other.get(f.id);
     const differs = o !== undefined && (o.answer !== f.answer || o.by !== f.by);
-    return [
-      `### \`${f.id}\``,
+    return `### \`${f.id}\`\n` + [
       `Tried: ${f.tried}.`,
       `By: ${f.by}.`,
       `Seen: **${f.answer}**: ${f.seen}.`,
@@ -50,7 +49,7 @@ export function page(all) {
   return `# What the boundary holds
 
 The results of \`agent-lane verify\`: it starts a fresh lane, attacks the boundary from inside and beside, and says what was tried and what was seen. Anybody
-can run it on their own machine; it takes about a minute where the guest is emulated.
+can run it on their own machine; it takes two or three minutes where the guest is emulated.
 
 - *A canary* is planted on the host for each thing that must not be reachable: listeners on the loopback and on all addresses, decoys of Docker's socket and of
   an ssh agent, files, variables, another lane, another worktree, directories and processes with nearly a lane's name. Each canary is shown to work, before and after.
