@@ -100,6 +100,7 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * imageUnclaim  claim: id of that request                           -> null; also when it had no turn
  * derive        lane, project, inputsKey -> {image, manifestSha256}: closes the lane; its disk is the project's image then
  * doctor        home?, limactlPath?, image?, allowUnknownLima?      -> {ok, checks: [{name, status: "found"|"missing"|"too old"|"unsafe"|"skipped", detail, cure?}]}
+ * explain       options of create   -> [{what, enforced?, by}]: the table of inspect, before anything is there
  * home          home?                                              -> {home}: the one that is meant, resolved
  * errors        -                                                  -> [{code, number, meaning, cure}] (the table of err.h)
  */

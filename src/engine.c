@@ -55,6 +55,7 @@ static const struct {
   { "imageUnclaim", al_do_image_unclaim },
   { "derive", al_do_derive },
   { "doctor", al_do_doctor },
+  { "explain", al_do_explain },
   { "home", al_do_home },
   { "errors", al_do_errors },
 };

@@ -204,6 +204,8 @@ al_do_derive(al_engine_t *e, al_request_t *r);
 void
 al_do_doctor(al_engine_t *e, al_request_t *r);
 void
+al_do_explain(al_engine_t *e, al_request_t *r);
+void
 al_do_home(al_engine_t *e, al_request_t *r);
 void
 al_do_errors(al_engine_t *e, al_request_t *r);

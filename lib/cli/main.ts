@@ -11,6 +11,7 @@ import { addCp } from "./commands/cp.js";
 import { addDoctor } from "./commands/doctor.js";
 import { addEvents } from "./commands/events.js";
 import { addImage } from "./commands/image.js";
+import { addExplain } from "./commands/explain.js";
 import { addInspect } from "./commands/inspect.js";
 import { addLogs } from "./commands/logs.js";
 import { addLs } from "./commands/ls.js";
@@ -23,6 +24,7 @@ import { complain } from "./output.js";
 const EXAMPLES = `
 Examples:
   agent-lane doctor                        check what this machine lacks
+  agent-lane explain --network none        what these options enforce, and what they do not
   agent-lane verify                        attack a fresh lane's boundary, and say what held
   agent-lane image import DIR              put a built guest image into the store
   agent-lane ls                            list the lanes: state, owner, age, memory, disk
@@ -71,7 +73,7 @@ async function main(): Promise<void> {
     .addHelpText("after", EXAMPLES)
     .exitOverride();
   // Subcommands copy these settings when they are made, so this comes after exitOverride.
-  for (const add of [addDoctor, addVerify, addLs, addInspect, addLogs, addEvents, addShell, addCp, addClose, addReap, addRuns, addVerifyManifest, addImage]) add(program);
+  for (const add of [addDoctor, addExplain, addVerify, addLs, addInspect, addLogs, addEvents, addShell, addCp, addClose, addReap, addRuns, addVerifyManifest, addImage]) add(program);
   try {
     await program.parseAsync();
   } catch (error) {

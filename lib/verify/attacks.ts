@@ -128,6 +128,7 @@ def tcp(host, port, word):
         s.settimeout(0.3)
         try: s.recv(64)
         except OSError: pass
+        time.sleep(0.5) # whoever looks at the host's sockets must have time to see this one
         s.close()
         return "connected"
     except OSError as e: return name(e)
