@@ -14,7 +14,9 @@ import { CanaryFile, plantPost, plantSocket, token, type Canary, type Post } fro
 import { canLook } from "./host.js";
 
 /** What lima() takes and `agent-lane verify` passes on. */
-export type LaneChoice = Pick<LimaOptions, "home" | "limactlPath" | "image" | "network" | "accelerator" | "transport" | "allowUnknownLima">;
+export type LaneChoice = Pick<LimaOptions, "home" | "limactlPath" | "network" | "accelerator" | "transport" | "allowUnknownLima"> & {
+  readonly image?: string | undefined;
+};
 
 // Small, so that two fit on any machine; the checks of limits count on these.
 export const SIZE = { cpus: 1, memoryGiB: 1 } as const;
@@ -123,8 +125,9 @@ export class Scene {
   /** Starts a lane of this run. It is closed at the end, if not before. */
   async open(more: LimaOptions = {}): Promise<Lane> {
     const { secret } = await this.canaries();
+    const options = { ...this.choice, ...SIZE, startTimeoutSeconds: START_SECONDS, timeoutMinutes: 60, maxConcurrentVms: VMS_MOST, onEvent: () => undefined, ...more };
     const lane = await openLane(
-      resolveOptions({ ...this.choice, ...SIZE, startTimeoutSeconds: START_SECONDS, timeoutMinutes: 60, maxConcurrentVms: VMS_MOST, onEvent: () => undefined, ...more }),
+      { ...resolveOptions(options), image: this.choice.image },
       { env: { AGENT_LANE_VERIFY_SECRET: secret } },
     );
     this.#lanes.push(lane);
