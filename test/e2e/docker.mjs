@@ -82,7 +82,7 @@ describe("docker in a lane", { concurrency: false, skip: image ? false : "E2E_DO
   it("compose: two services up and down", { timeout: 10 * MINUTES }, async () => {
     const file = [
       "services:",
-      "  one: {image: 'local:1', command: ['/bin/sh', '-c', 'echo one is here; sleep 2']}",
+      "  one: {image: 'local:1', command: ['/bin/sh', '-c', 'echo one is here; sleep 600'], stop_grace_period: 1s}",
       "  two: {image: 'built:1', depends_on: [one]}",
     ];
     await run(`mkdir -p project && cat >project/compose.yaml <<'END'\n${file.join("\n")}\nEND`);
