@@ -47,7 +47,7 @@ export default [
     this.#closing = this.#close();` },
   { name: "a failed start that leaves its lane", file: "src/lane.c", test: "vm:failed-create",
     from: `  TO(state, FAIL, CLOSING, DESTROY), TO(state, CLOSE`, to: `  TO(state, FAIL, CLOSED, FINISH), TO(state, CLOSE` },
-  { name: "a reaper that globs", file: "src/seal.c", test: "vm:reaper",
+  { name: "a reaper that takes a copied record", file: "src/seal.c", test: "vm:reaper",
     from: `  if (r.dev != (uintmax_t) st.st_dev || r.ino != (uintmax_t) st.st_ino) return 0;`, to: `  if (r.dev == 0 || r.ino == 0) return 0;` },
   { name: "a canary that nobody planted", file: "lib/verify/canary.ts", test: "vm:docker-socket", answer: "not run",
     from: `  return canary !== undefined && (await canary.sings()) ? canary : undefined;`, to: `  canary?.close();

@@ -121,20 +121,22 @@ stand_in_start(const char *self, const char *name) {
   return fclose(f) ? stand_in_fatal(strerror(errno)) : 0;
 }
 
-/* Processes whose command line begins with `want`, this one included. */
+/* QEMUs whose command line begins with `want`, this one included. One that is only asked for its version is none. */
 AL_TEST_FN int
 stand_in_count(const char *want) {
   int n = 0;
   size_t len = strlen(want);
   DIR *d = opendir("/proc");
   for (struct dirent *e; d && (e = readdir(d));) {
-    char path[300], text[1024];
+    char path[300], text[1024] = "";
     if (e->d_name[0] < '1' || e->d_name[0] > '9') continue;
     snprintf(path, sizeof path, "/proc/%s/cmdline", e->d_name);
     FILE *f = fopen(path, "re");
-    size_t got = f ? fread(text, 1, sizeof text, f) : 0;
+    size_t got = f ? fread(text, 1, sizeof text - 1, f) : 0;
     if (f) fclose(f);
-    n += got > len && memcmp(text, want, len) == 0;
+    if (got <= len || memcmp(text, want, len)) continue;
+    const char *first = text + strlen(text) + 1;
+    n += first < text + got && strcmp(first, "-pidfile") == 0;
   }
   if (d) closedir(d);
   return n;

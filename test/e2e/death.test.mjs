@@ -19,6 +19,9 @@ describe("death of the owner", { concurrency: false, timeout: 900_000 }, () => {
         assert.notEqual(end, "late", "the process ends within 20 s");
         assert.ok(end.signal === signal || end.code > 0, JSON.stringify(end));
         assert.ok(!end.lines.some((l) => l.startsWith("ready")));
+        await until("the end of processes and directory", 10, () => laneProcesses().length + laneDirectories().length === 0);
+        const reap = agentLane(["reap"]); // closes the row
+        assert.equal(reap.code, 0, `${reap.out} ${reap.errors}`);
         await nothingLeft(10);
       } finally {
         owner.child.kill("SIGKILL");
