@@ -93,6 +93,7 @@ export const FAULTS = {
   "qemu-stopped": {
     text: "QEMU has been stopped by SIGSTOP",
     run: plain(async (scene) => {
+      await inUse(scene); // before that the owner hears of no close
       scene.eve();
       for (const p of scene.present.filter((q) => q.kind === "qemu")) kill(p, "SIGSTOP");
       return endSomehow(scene);
