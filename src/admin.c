@@ -38,24 +38,9 @@ task_ended(void *data) {
 static void
 task_done(al_job_t *job, int status) {
   task_t *t = job->data;
-  if (status < 0) {
-    if (!t->err.code) al_err_set(&t->err, status, "the operation did not run to its end");
-    al_val_free(t->value);
-    al_engine_fail(t->engine, t->id, &t->err);
-  } else {
-    al_engine_done(t->engine, t->id, t->value);
-  }
+  al_engine_conclude(t->engine, t->id, t->value, status, &t->err);
   if (t->own) al_worker_close(t->own, task_ended, t);
   else task_ended(t);
-}
-
-static int
-copy_param(const al_val_t *params, const char *key, char **out, al_err_t *err) {
-  const char *text;
-  int rc = al_val_get_text(params, key, NULL, &text, err);
-  if (rc || !text) return rc;
-  *out = al_strdup(text);
-  return *out ? 0 : al_err_set(err, -ENOMEM, "out of memory");
 }
 
 /* A task on the site's worker, or (site NULL) on one of its own. NULL when the request has been answered with an
@@ -65,7 +50,7 @@ task_new(al_engine_t *e, al_request_t *r, const char *const keys[3], int rc, al_
   task_t *t = rc ? NULL : al_calloc(1, sizeof *t);
   if (!rc && !t) rc = al_err_set(err, -ENOMEM, "out of memory");
   for (size_t i = 0; i < 3 && !rc; i++)
-    if (keys[i]) rc = copy_param(r->params, keys[i], &t->text[i], err);
+    if (keys[i]) rc = al_val_copy_text(r->params, keys[i], &t->text[i], err);
   if (rc) {
     if (t) task_free(t);
     al_engine_fail(e, r->id, err);

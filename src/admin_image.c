@@ -51,13 +51,7 @@ timer_closed(uv_handle_t *h) {
 static void
 on_done(al_job_t *job, int status) {
   task_t *t = job->data;
-  if (status < 0) {
-    if (!t->err.code) al_err_set(&t->err, status, "the operation did not run to its end");
-    al_val_free(t->value);
-    al_engine_fail(t->engine, t->id, &t->err);
-  } else {
-    al_engine_done(t->engine, t->id, t->value);
-  }
+  al_engine_conclude(t->engine, t->id, t->value, status, &t->err);
   if (t->progress) uv_close((uv_handle_t *) &t->timer, timer_closed);
   else task_ended(t);
 }
@@ -93,19 +87,10 @@ tell(uv_timer_t *timer) {
 }
 
 static int
-copy_text(const al_val_t *params, const char *key, char **out, al_err_t *err) {
-  const char *text;
-  int rc = al_val_get_text(params, key, NULL, &text, err);
-  if (rc || !text) return rc;
-  *out = al_strdup(text);
-  return *out ? 0 : al_err_set(err, -ENOMEM, "out of memory");
-}
-
-static int
 read_params(task_t *t, const al_val_t *p, al_err_t *err) {
-  int rc = copy_text(p, "from", &t->from, err);
-  if (!rc) rc = copy_text(p, "image", &t->image, err);
-  if (!rc) rc = copy_text(p, "to", &t->to, err);
+  int rc = al_val_copy_text(p, "from", &t->from, err);
+  if (!rc) rc = al_val_copy_text(p, "image", &t->image, err);
+  if (!rc) rc = al_val_copy_text(p, "to", &t->to, err);
   if (!rc) rc = al_val_get_bool(p, "progress", false, &t->progress, err);
   if (!rc) rc = al_image_trust_read(al_val_get(p, "imageDigests"), &t->trust, err);
   if (!rc && ((t->from && t->from[0] != '/') || (t->to && t->to[0] != '/')))

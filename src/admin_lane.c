@@ -7,14 +7,8 @@
 void
 al_admin_end(al_admin_t *a, int status) {
   al_engine_t *e = a->engine;
-  if (status < 0) {
-    if (!a->err.code) al_err_set(&a->err, status, "%s: it did not run to its end", a->op);
-    if (!a->err.lane[0]) snprintf(a->err.lane, sizeof a->err.lane, "%s", a->name);
-    al_val_free(a->value);
-    al_engine_fail(e, a->id, &a->err);
-  } else {
-    al_engine_done(e, a->id, a->value);
-  }
+  if (!a->err.lane[0]) snprintf(a->err.lane, sizeof a->err.lane, "%s", a->name);
+  al_engine_conclude(e, a->id, a->value, status, &a->err);
   al_free(a);
   e->busy--;
   al_engine_check_end(e);

@@ -60,13 +60,7 @@ static void
 done(al_job_t *job, int status) {
   check_t *c = job->data;
   al_engine_t *e = c->engine;
-  if (status < 0 && !c->err.code) al_err_set(&c->err, status, "it did not run to its end");
-  if (c->err.code) {
-    al_val_free(c->value);
-    al_engine_fail(e, c->id, &c->err);
-  } else {
-    al_engine_done(e, c->id, c->value);
-  }
+  al_engine_conclude(e, c->id, c->value, c->err.code ? c->err.code : status, &c->err);
   al_free(c->path);
   al_free(c);
   e->busy--;

@@ -211,6 +211,17 @@ al_engine_answer(al_engine_t *e, uint32_t id, const char *op, al_val_t *value, i
 }
 
 void
+al_engine_conclude(al_engine_t *e, uint32_t id, al_val_t *value, int status, al_err_t *err) {
+  if (status >= 0) {
+    al_engine_done(e, id, value);
+    return;
+  }
+  if (!err->code) al_err_set(err, status, "the operation did not run to its end");
+  al_val_free(value);
+  al_engine_fail(e, id, err);
+}
+
+void
 al_request_free(al_request_t *r) {
   al_val_free(r->params);
   al_free(r);

@@ -117,6 +117,10 @@ al_engine_fail_with(al_engine_t *e, uint32_t id, const al_err_t *err, al_val_t *
 /* `value` is a map or list that was built with the result `rc`: DONE, or NO_MEMORY when it is not whole. Taken. */
 void
 al_engine_answer(al_engine_t *e, uint32_t id, const char *op, al_val_t *value, int rc);
+/* What work on a worker has come to: DONE with `value`, or, when `status` is negative, `err`, which is filled when nothing
+ * says what went wrong. `value` is taken. */
+void
+al_engine_conclude(al_engine_t *e, uint32_t id, al_val_t *value, int status, al_err_t *err);
 /* Any other event. 0, or -ENOMEM when it is lost. `value` is taken. */
 int
 al_engine_emit(al_engine_t *e, al_event_type_t type, uint32_t id, int sub, al_val_t *value);

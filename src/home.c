@@ -210,16 +210,9 @@ al_home_open(const char *path, al_home_t *out, al_err_t *err) {
 
 static int
 digest_of(const char *path, char hex[AL_SHA256_HEX], char **data, size_t *len) {
-  uint8_t digest[AL_SHA256_LEN];
-  al_sha256_t sum;
-
   int rc = al_plat_read_file(AT_FDCWD, path, PROGRAM_MAX, data, len);
-  if (rc) return rc;
-  al_sha256_init(&sum);
-  al_sha256_update(&sum, *data, *len);
-  al_sha256_final(&sum, digest);
-  al_sha256_hex(digest, hex);
-  return 0;
+  if (rc == 0) al_sha256_text(*data, *len, hex);
+  return rc;
 }
 
 /* 1 for a copy of ours that is whole; anything else in its place is replaced. Negative when it cannot be looked at. */

@@ -110,14 +110,9 @@ take_lock(const char *path, unsigned wait_ms, al_err_t *err) {
 int
 al_image_claim(const al_home_t *home, const al_derive_key_t *key, int *claim, al_err_t *err) {
   char path[AL_HOME_MAX + 64], hex[AL_SHA256_HEX];
-  uint8_t digest[AL_SHA256_LEN];
-  al_sha256_t sum;
 
   *claim = 0;
-  al_sha256_init(&sum);
-  al_sha256_update(&sum, key, sizeof *key);
-  al_sha256_final(&sum, digest);
-  al_sha256_hex(digest, hex);
+  al_sha256_text(key, sizeof *key, hex);
   /* A few hundred names in all, so that lock files do not pile up; two keys with one name wait for each other. */
   snprintf(path, sizeof path, "%s/derive-%.2s.lock", home->run, hex);
   int fd = take_lock(path, 0, err);

@@ -246,8 +246,6 @@ take_all(const al_val_t *v, al__manifest_t *m, al_err_t *err) {
 
 int
 al__manifest_parse(const char *text, size_t len, al__manifest_t *out, al_err_t *err) {
-  uint8_t digest[AL_SHA256_LEN];
-  al_sha256_t sum;
   al_val_t *v = NULL;
 
   memset(out, 0, sizeof *out);
@@ -260,10 +258,7 @@ al__manifest_parse(const char *text, size_t len, al__manifest_t *out, al_err_t *
   }
   rc = take_all(v, out, err);
   al_val_free(v);
-  al_sha256_init(&sum);
-  al_sha256_update(&sum, text, len);
-  al_sha256_final(&sum, digest);
-  al_sha256_hex(digest, out->sha256);
+  al_sha256_text(text, len, out->sha256);
   return rc;
 }
 

@@ -16,17 +16,6 @@
 #define KEPT_LEN (sizeof KEPT - 1 + 64 + 1)
 #define LINES 4
 
-static void
-digest(const char *text, size_t len, char hex[AL_SHA256_HEX]) {
-  uint8_t raw[AL_SHA256_LEN];
-  al_sha256_t sum;
-
-  al_sha256_init(&sum);
-  al_sha256_update(&sum, text, len);
-  al_sha256_final(&sum, raw);
-  al_sha256_hex(raw, hex);
-}
-
 static int
 bad(al_err_t *err, const char *why) {
   return al_err_set(err, AL_EIMAGE_INVALID, AL_IMAGE_SIGNATURE " is no signature of minisign: %s.", why);
@@ -74,7 +63,7 @@ al__signature_keep(const char *text, size_t len, char **out, al_err_t *err) {
   size_t n = clean(text, len, copy);
   const char *wrong = misshapen(copy, n, &second);
   if (wrong) return bad(err, wrong);
-  digest(copy + second, n - second, hex);
+  al_sha256_text(copy + second, n - second, hex);
   *out = al_asprintf(KEPT "%s\n%s", hex, copy + second);
   return *out ? 0 : al_err_set(err, -ENOMEM, "Out of memory.");
 }
@@ -93,7 +82,7 @@ al__signature_load(int dir, const char *id, char **out, size_t *len, al_err_t *e
     return al_err_set(err, AL_EIMAGE_CORRUPT, "Image %s: its signature cannot be read: %s.", id, strerror(-rc));
   bool whole = n > KEPT_LEN && memcmp(text, KEPT, sizeof KEPT - 1) == 0 && text[KEPT_LEN - 1] == '\n';
   if (whole) {
-    digest(text + KEPT_LEN, n - KEPT_LEN, hex);
+    al_sha256_text(text + KEPT_LEN, n - KEPT_LEN, hex);
     whole = memcmp(text + sizeof KEPT - 1, hex, 64) == 0;
   }
   if (!whole)

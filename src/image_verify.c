@@ -170,13 +170,8 @@ al__image_dir(const al_home_t *home, const char *id, al_err_t *err) {
 static int
 parse(const char *id, const char *text, size_t len, al__manifest_t *out, al_err_t *err) {
   char real[AL_IMAGE_ID_MAX], hex[AL_SHA256_HEX];
-  uint8_t digest[AL_SHA256_LEN];
-  al_sha256_t sum;
 
-  al_sha256_init(&sum);
-  al_sha256_update(&sum, text, len);
-  al_sha256_final(&sum, digest);
-  al_sha256_hex(digest, hex);
+  al_sha256_text(text, len, hex);
   if (strlen(id) < 12 || memcmp(id + strlen(id) - 12, hex, 12)) {
     return al_err_set(err, AL_EIMAGE_CORRUPT,
       "Image %s: manifest.json has sha256 %s, which the image's name contradicts.", id, hex);

@@ -166,7 +166,7 @@ al_do_create(al_engine_t *e, al_request_t *r) {
   lane->create_id = lane->watch_id = r->id;
   lane->state = -1;
   lane->begun_ms = al_plat_mono_ms();
-  lane->manifest.asked_ms = al_manifest_now();
+  lane->manifest.asked_ms = al_plat_wall_ms();
   int rc = al_lane_read_options(lane, r->params, &err);
   /* Before the home is touched: root would leave one of its own behind. */
   if (!rc && geteuid() == 0) rc = al_err_set(&err, AL_ELIMA_ROOT, "this process runs as root and limactl refuses root");

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* Theory of operation. Everything is written on the site's worker, in the order in which it is posted. A command costs a
  * few counters and no write; they are written with each copy out, once a minute, and at the end. Nothing that is written after `ready`
@@ -18,16 +17,9 @@
 #define COUNT_MS 60000
 #define FILES_PER_LINE 64u /* so that a line of the longest names fits */
 
-int64_t
-al_manifest_now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (int64_t) t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 void
 al_manifest_state(al_lane_t *lane, int state) {
-  lane->manifest.at_ms[state] = al_manifest_now();
+  lane->manifest.at_ms[state] = al_plat_wall_ms();
 }
 
 void

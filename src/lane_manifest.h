@@ -6,8 +6,6 @@
 
 #include "lane_calls.h"
 
-int64_t
-al_manifest_now(void); /* unix time in ms */
 /* The time at which the lane came to this state. */
 void
 al_manifest_state(al_lane_t *lane, int state);

@@ -308,17 +308,12 @@ drop_secrets(al_val_t *config) {
 
 int
 al__lima_config_digest(al_val_t *instance, char digest[AL_SHA256_HEX]) {
-  uint8_t bytes[AL_SHA256_LEN];
-  al_sha256_t sum;
   al_val_t *config = al_val_at(instance, "config");
   if (!config || config->kind != AL_MAP || drop_secrets(config)) return -ENOMEM;
   sort_members(config);
   AL_AUTO_FREE char *text = al_json_text(config);
   if (!text) return -ENOMEM;
-  al_sha256_init(&sum);
-  al_sha256_update(&sum, text, strlen(text));
-  al_sha256_final(&sum, bytes);
-  al_sha256_hex(bytes, digest);
+  al_sha256_text(text, strlen(text), digest);
   return 0;
 }
 

@@ -69,6 +69,8 @@ uint64_t
 al_plat_boot_ms(void); /* milliseconds of boot time, sleep included: for lifetimes */
 uint64_t
 al_plat_mono_ms(void); /* monotonic: for deadlines and pings */
+int64_t
+al_plat_wall_ms(void); /* unix time in ms, which may jump: for people */
 int
 al_plat_exe_path(char *out, size_t cap); /* of this process */
 /* 1 when `fd` is on a network file system, 0 when not, < 0 on error. */

@@ -23,6 +23,14 @@ al_plat_mono_ms(void) {
   return (uint64_t) ts.tv_sec * 1000 + (uint64_t) ts.tv_nsec / 1000000;
 }
 
+int64_t
+al_plat_wall_ms(void) {
+  struct timespec ts;
+
+  clock_gettime(CLOCK_REALTIME, &ts);
+  return (int64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
 int
 al__plat_beneath_check(const char *path) {
   if (!path[0] || path[0] == '/') return -EXDEV;

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define LANE_COLUMNS \
   "id, name, state, owner_pid, owner_start, owner_boot, owner_exe, owner_env, created_s, expires_s, expires_boot_ms," \
@@ -29,13 +28,6 @@ al_registry_notice(al_registry_t *r, char out[AL_DB_NOTICE_MAX]) {
 }
 
 /* ---- what all calls share ---- */
-
-int64_t
-al__reg_now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (int64_t) t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 void
 al__reg_copy(char *out, size_t cap, const char *text) {
@@ -157,7 +149,7 @@ write_state(move_t *m, sqlite3 *sql, int from, int to) {
   if (rc) return rc;
   al__reg_bind_text(st, 1, al_lane_state_name(to));
   al__reg_bind_text(st, 2, m->reason);
-  sqlite3_bind_int64(st, 3, al__reg_now_ms() / 1000);
+  sqlite3_bind_int64(st, 3, al_plat_wall_ms() / 1000);
   sqlite3_bind_int64(st, 4, m->id);
   if ((rc = al__reg_finish(job, sql, st, "write a lane's state"))) return rc;
   return al__reg_add_history(job, sql, m->id, al_lane_state_name(from), al_lane_state_name(to), m->reason);

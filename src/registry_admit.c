@@ -30,7 +30,7 @@ static bool
 is_dead(sqlite3_stmt *st) {
   al_ident_t id;
   al__reg_read_ident(st, 1, &id);
-  int64_t since = al__reg_now_ms() / 1000 - sqlite3_column_int64(st, 5);
+  int64_t since = al_plat_wall_ms() / 1000 - sqlite3_column_int64(st, 5);
   return since > SILENT_S || since < -SILENT_S /* the clock may have gone back */ || al_plat_ident_alive(&id) == 0;
 }
 
@@ -76,7 +76,7 @@ renew_ticket(admit_t *a, sqlite3 *sql) {
     &st);
   if (rc) return rc;
   al__reg_bind_ident(st, 1, &a->row->owner, a->call.start);
-  sqlite3_bind_int64(st, 5, al__reg_now_ms() / 1000);
+  sqlite3_bind_int64(st, 5, al_plat_wall_ms() / 1000);
   sqlite3_bind_int64(st, 6, a->queue->ticket);
   sqlite3_bind_int(st, 7, RENEW_S);
   return al__reg_finish(job, sql, st, "stay in the queue");
@@ -91,7 +91,7 @@ take_ticket(admit_t *a, sqlite3 *sql) {
     al__reg_prepare(job, sql, "INSERT INTO waiters (pid, start, boot, exe, since_s) VALUES (?, ?, ?, ?, ?)", &st);
   if (rc) return rc;
   al__reg_bind_ident(st, 1, &a->row->owner, a->call.start);
-  sqlite3_bind_int64(st, 5, al__reg_now_ms() / 1000);
+  sqlite3_bind_int64(st, 5, al_plat_wall_ms() / 1000);
   if ((rc = al__reg_finish(job, sql, st, "join the queue"))) return rc;
   a->queue->ticket = sqlite3_last_insert_rowid(sql);
   return 0;

@@ -21,7 +21,7 @@ al__reg_add_history(al_db_job_t *job, sqlite3 *sql, int64_t id, const char *from
     job, sql, "INSERT INTO history (lane, at_ms, from_state, to_state, reason) VALUES (?, ?, ?, ?, ?)", &st);
   if (rc) return rc;
   sqlite3_bind_int64(st, 1, id);
-  sqlite3_bind_int64(st, 2, al__reg_now_ms());
+  sqlite3_bind_int64(st, 2, al_plat_wall_ms());
   al__reg_bind_text(st, 3, from);
   al__reg_bind_text(st, 4, to);
   al__reg_bind_text(st, 5, reason);

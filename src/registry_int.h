@@ -52,8 +52,6 @@ void
 al__reg_read_ident(sqlite3_stmt *st, int at, al_ident_t *id);
 void
 al__reg_copy(char *out, size_t cap, const char *text);
-int64_t
-al__reg_now_ms(void); /* wall clock, for people */
 
 /* One line of a lane's history, in the transaction of the change itself. */
 int

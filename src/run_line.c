@@ -4,11 +4,11 @@
 
 #include "db.h"
 #include "mem.h"
+#include "platform.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* The form: {"n":N,"prev":"…","atMs":N,"event":"…",…,"sha256":"…"} as al_json_text writes it: UTF-8, no blanks, members
  * in this order, whole numbers only. The hash is of everything before `,"sha256":`, so it covers `prev`, too, and the
@@ -19,36 +19,19 @@
 #define TAIL_LEN (sizeof TAIL - 1 + AL_SHA256_HEX - 1 + 2) /* with `"}` */
 #define NO_LINE "0000000000000000000000000000000000000000000000000000000000000000"
 
-static void
-hash_of(const void *p, size_t n, char hex[AL_SHA256_HEX]) {
-  uint8_t digest[AL_SHA256_LEN];
-  al_sha256_t sum;
-  al_sha256_init(&sum);
-  al_sha256_update(&sum, p, n);
-  al_sha256_final(&sum, digest);
-  al_sha256_hex(digest, hex);
-}
-
-static int64_t
-now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (int64_t) t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 int
 al__run_put(al_buf_t *out, const al_val_t *event, al__run_line_t *at) {
   AL_AUTO_FREE char *text = al_json_text(event);
   size_t begin = out->len, len = text ? strlen(text) : 0;
   if (!text) return -ENOMEM;
   AL_ASSERT(len > 2 && text[len - 1] == '}');
-  al__run_line_t next = {.n = at->hash[0] ? at->n + 1 : 0, .at_ms = now_ms()};
+  al__run_line_t next = {.n = at->hash[0] ? at->n + 1 : 0, .at_ms = al_plat_wall_ms()};
   memcpy(next.prev, at->hash[0] ? at->hash : NO_LINE, sizeof next.prev);
   if (len > AL_RUN_LINE_MAX - 512) return -EMSGSIZE;
   int rc = al_buf_printf(out, HEAD_FORMAT, next.n, next.prev, next.at_ms);
   if (!rc) rc = al_buf_append(out, text + 1, len - 2);
   if (rc) return rc;
-  hash_of(out->data + begin, out->len - begin, next.hash);
+  al_sha256_text(out->data + begin, out->len - begin, next.hash);
   if ((rc = al_buf_printf(out, TAIL "%s\"}\n", next.hash))) return rc;
   const al_val_t *type = al_val_get(event, "event");
   snprintf(next.event, sizeof next.event, "%s", type ? type->text : "");
@@ -69,7 +52,7 @@ al__run_frame(const char *line, size_t len, al__run_line_t *out, const char **wh
     out->prev, &out->at_ms, out->event, &begin);
   if (n != 4 || begin == 0 || strlen(out->prev) != AL_SHA256_HEX - 1) return false;
   snprintf(out->hash, sizeof out->hash, "%.*s", AL_SHA256_HEX - 1, tail + sizeof TAIL - 1);
-  hash_of(line, len - TAIL_LEN, hash);
+  al_sha256_text(line, len - TAIL_LEN, hash);
   *why = "its hash is not that of its content";
   return strcmp(hash, out->hash) == 0;
 }

@@ -156,6 +156,16 @@ al_sha256_hex(const uint8_t digest[AL_SHA256_LEN], char out[AL_SHA256_HEX]) {
 }
 
 void
+al_sha256_text(const void *p, size_t n, char out[AL_SHA256_HEX]) {
+  uint8_t digest[AL_SHA256_LEN];
+  al_sha256_t s;
+  al_sha256_init(&s);
+  al_sha256_update(&s, p, n);
+  al_sha256_final(&s, digest);
+  al_sha256_hex(digest, out);
+}
+
+void
 al_hmac_sha256(const uint8_t *key, size_t key_len, const void *p, size_t n, uint8_t out[AL_SHA256_LEN]) {
   uint8_t block[64] = {0}, inner[AL_SHA256_LEN];
   al_sha256_t s;

@@ -22,6 +22,9 @@ void
 al_sha256_update(al_sha256_t *s, const void *p, size_t n);
 void
 al_sha256_final(al_sha256_t *s, uint8_t out[AL_SHA256_LEN]);
+/* All at once: the digest of n bytes as text. */
+void
+al_sha256_text(const void *p, size_t n, char out[AL_SHA256_HEX]);
 void
 al_sha256_hex(const uint8_t digest[AL_SHA256_LEN], char out[AL_SHA256_HEX]);
 void

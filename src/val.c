@@ -218,6 +218,17 @@ al_val_get_text(const al_val_t *map, const char *key, const char *dflt, const ch
 }
 
 int
+al_val_copy_text(const al_val_t *map, const char *key, char **out, al_err_t *err) {
+  const char *text;
+  int rc = al_val_get_text(map, key, NULL, &text, err);
+
+  *out = NULL;
+  if (rc || !text) return rc;
+  *out = al_strdup(text);
+  return *out ? 0 : al_err_set(err, -ENOMEM, "out of memory");
+}
+
+int
 al_val_get_int(
   const al_val_t *map, const char *key, int64_t dflt, int64_t min, int64_t max, int64_t *out, al_err_t *err) {
   const al_val_t *v = al_val_get(map, key);

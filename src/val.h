@@ -64,6 +64,9 @@ al_val_get(const al_val_t *map, const char *key); /* NULL when absent or AL_NULL
  * key. */
 int
 al_val_get_text(const al_val_t *map, const char *key, const char *dflt, const char **out, al_err_t *err);
+/* ... as a copy, which is the caller's; NULL when it is absent. */
+int
+al_val_copy_text(const al_val_t *map, const char *key, char **out, al_err_t *err);
 int
 al_val_get_int(
   const al_val_t *map, const char *key, int64_t dflt, int64_t min, int64_t max, int64_t *out, al_err_t *err);

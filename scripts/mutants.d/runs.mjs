@@ -19,7 +19,7 @@ export default [
     from: `O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC`, to: `O_RDWR | O_NONBLOCK | O_CLOEXEC` },
   { name: "a broken manifest is added to", file: "src/run_log.c", test: "c:test_run",
     from: `&s->last, &why) ? 0 : AL_EMANIFEST_BROKEN;`, to: `&s->last, &why) ? 0 : 0;` },
-  { name: "the manifest of an open lane is removed", file: "src/run_keep.c", test: "c:test_run",
+  { name: "the manifest of an open lane is removed", file: "src/run_keep.c", test: "c:test_run_keep",
     from: `return !(st->st_mode & 0200) && age >= 0`, to: `return age >= 0` },
   { name: "a lane without its manifest is used", file: "src/lane_life.c", test: "ts:runs", only: "refuses the lane",
     from: `else if (status < 0) al_lane_event(lane, AL_LANE_ON_FAIL, err, "run manifest");`, to: `` },

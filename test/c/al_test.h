@@ -225,8 +225,15 @@ al_test_write(const char *dir, const char *name, const char *text) {
   assert_int_equal(fclose(f), 0);
 }
 
-/* ---- processes ---- */
+AL_TEST_FN mode_t
+al_test_mode(const char *path) {
+  struct stat st;
 
+  assert_int_equal(lstat(path, &st), 0);
+  return st.st_mode & 07777;
+}
+
+/* ---- processes ---- */
 
 /* fork() of a child that dies with the test: a failed assertion leaves the test function without any clean-up. */
 AL_TEST_FN pid_t

@@ -2,7 +2,7 @@
 /* Three processes that want more lanes than there are places, on stand-ins for Lima, some of them killed at random while
  * they hold or wait. Measured from outside: each stand-in for QEMU counts at its start how many of them there are, which
  * is the only moment at which there can be one more; and this process looks all the time. AL_ADMIT_LANES, AL_ADMIT_SEED. */
-#include "engine_test.h"
+#include "crowd.h"
 #include <sys/wait.h>
 
 #define OWNERS 3
@@ -10,28 +10,7 @@
 #define AT_ONCE 3 /* lanes that one owner wants at a time */
 #define DEADLINE_MS 1200000
 
-static int
-number(const char *name, int dflt) {
-  const char *text = getenv(name);
-  return text && *text ? atoi(text) : dflt;
-}
-
-static uint32_t draw_state;
-
-static uint32_t
-draw(uint32_t below) {
-  draw_state = draw_state * 1664525u + 1013904223u;
-  return (draw_state >> 8) % below;
-}
-
 /* ---- an owner ---- */
-
-static al_val_t *
-lane_params(void) {
-  return stage_map("home", stage.home, "image", al_test_path(stage.dir, "image"), "cpus", NULL, 1, "memoryGiB", NULL, 1,
-    "diskGiB", NULL, 4, "startTimeoutSeconds", NULL, 300, "queueTimeoutSeconds", NULL, 900, "accelerator", "tcg",
-    "worktreePath", al_test_path(stage.dir, "work"), "maxConcurrentVms", NULL, PLACES, NULL);
-}
 
 typedef struct want_s {
   uint32_t id;
@@ -42,7 +21,7 @@ typedef struct want_s {
 _Noreturn static void
 be_owner(uint32_t seed, const char *last) {
   want_t wants[AT_ONCE] = {{0, false}};
-  draw_state = seed;
+  crowd_seed = seed;
   if (stage_open()) _exit(9);
   for (bool busy = true; busy; usleep(1000)) {
     busy = false;
@@ -57,12 +36,12 @@ be_owner(uint32_t seed, const char *last) {
         _exit(9);
       }
       if (done && !w->closing) {
-        if (draw(2)) usleep(draw(30000));
+        if (crowd_draw(2)) usleep(crowd_draw(30000));
         w->id = stage_post("close", stage_map("lane", stage_text(r->value, "lane"), NULL));
         w->closing = true;
       } else if (!w->id || done) {
         bool more = access(last, F_OK) != 0;
-        *w = (want_t) {.id = more ? stage_post("create", lane_params()) : 0};
+        *w = (want_t) {.id = more ? stage_post("create", crowd_lane(PLACES, 900)) : 0};
       }
       busy |= w->id != 0;
     }
@@ -72,7 +51,7 @@ be_owner(uint32_t seed, const char *last) {
 
 static pid_t
 start_owner(const char *last) {
-  uint32_t seed = draw(UINT32_MAX);
+  uint32_t seed = crowd_draw(UINT32_MAX);
   pid_t pid = fork();
   assert_true(pid >= 0);
   if (pid == 0) be_owner(seed, last);
@@ -153,8 +132,8 @@ run_owners(int lanes, tally_t *t) {
     if (n > t->most) t->most = n;
     (void) collect(owners, last, true, t);
     if (al_plat_mono_ms() >= next_kill) {
-      if (next_kill) kill_one(owners[draw(OWNERS)], t);
-      next_kill = al_plat_mono_ms() + 500 + draw(2500);
+      if (next_kill) kill_one(owners[crowd_draw(OWNERS)], t);
+      next_kill = al_plat_mono_ms() + 500 + crowd_draw(2500);
       rows = stage_sql("SELECT count(*) FROM lanes");
     }
     if (al_plat_mono_ms() > end) fail_msg("only %d lanes until the deadline", rows);
@@ -169,8 +148,8 @@ test_admission_keeps_to_the_places_and_the_order(void **state) {
   (void) state;
   static const char *const lima[] = {"_config", NULL};
   tally_t t = {0};
-  int lanes = number("AL_ADMIT_LANES", 40), seed = number("AL_ADMIT_SEED", 1), starts = 0;
-  draw_state = (uint32_t) seed;
+  int lanes = crowd_number("AL_ADMIT_LANES", 40), seed = crowd_number("AL_ADMIT_SEED", 1), starts = 0;
+  crowd_seed = (uint32_t) seed;
   stage_make();
   assert_int_equal(stage_open(), 0);
   assert_int_equal(stage_wait(stage_post("list", stage_map("home", stage.home, NULL)))->err.code, 0);

@@ -21,13 +21,6 @@ teardown(void **state) {
   return 0;
 }
 
-static mode_t
-mode_of(const char *path) {
-  struct stat st;
-  assert_int_equal(lstat(path, &st), 0);
-  return st.st_mode & 07777;
-}
-
 static const char *
 in(const char *name) {
   return al_test_path(dir, name);
@@ -50,7 +43,7 @@ test_home_fresh_is_made_closed(void **state) {
   assert_int_equal(al_home_open(in("a/h"), &home, &err), 0);
   assert_string_equal(home.root, in("a/h"));
   const char *const dirs[] = {home.root, home.lima, home.images, home.bin, home.run, home.runs, in("a/h/lima/_config")};
-  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) assert_int_equal(mode_of(dirs[i]), 0700);
+  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) assert_int_equal(al_test_mode(dirs[i]), 0700);
   assert_string_equal(home.registry, in("a/h/registry.db"));
   assert_int_equal(access(home.registry, F_OK), -1);
   assert_int_equal(al_home_open(in("a/h"), &home, &err), 0);
@@ -66,7 +59,7 @@ test_home_does_not_depend_on_the_umask(void **state) {
   umask(022);
   assert_int_equal(rc, 0);
   const char *const dirs[] = {in("a"), home.root, home.lima, in("a/h/lima/_config"), home.run};
-  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) assert_int_equal(mode_of(dirs[i]), 0700);
+  for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++) assert_int_equal(al_test_mode(dirs[i]), 0700);
 }
 
 static void
@@ -119,7 +112,7 @@ test_home_open_to_others_is_refused(void **state) {
   chmod(in("h/bin"), 0755);
   chmod(in("h/lima"), 0700);
   expect(in("h"), AL_EHOME_UNSAFE, "h/bin");
-  assert_int_equal(mode_of(in("h/bin")), 0755);
+  assert_int_equal(al_test_mode(in("h/bin")), 0755);
   mkdir(in("open"), 0777);
   chmod(in("open"), 0777);
   expect(in("open/h"), AL_EHOME_UNSAFE, "/open may be changed");
@@ -198,7 +191,7 @@ test_home_install_copies_and_heals(void **state) {
   al_sha256_hex(digest, hex);
   snprintf(want, sizeof want, "%s/%s/prog", home.bin, hex);
   assert_string_equal(out, want);
-  assert_int_equal(mode_of(out), 0700);
+  assert_int_equal(al_test_mode(out), 0700);
   assert_int_equal(system(out), 0);
   struct stat a, b;
   stat(out, &a);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many owners with many lanes on stand-ins for Lima, created, killed and swept at random; at the end the registry must be
  * what is really there. AL_SIM_LANES, AL_SIM_OWNERS, AL_SIM_SEED; what is measured is printed as one JSON line. */
-#include "engine_test.h"
+#include "crowd.h"
 #include "run_make.h"
 #include <poll.h>
 #include <sys/wait.h>
@@ -10,27 +10,6 @@
 #define SWEEPERS 3
 #define OWNER_LANES 20
 #define DEADLINE_MS 1200000
-
-static int
-number(const char *name, int dflt) {
-  const char *text = getenv(name);
-  return text && *text ? atoi(text) : dflt;
-}
-
-static uint32_t draw_state;
-
-static uint32_t
-draw(uint32_t below) {
-  draw_state = draw_state * 1664525u + 1013904223u;
-  return (draw_state >> 8) % below;
-}
-
-static al_val_t *
-lane_params(void) {
-  return stage_map("home", stage.home, "image", al_test_path(stage.dir, "image"), "cpus", NULL, 1, "memoryGiB", NULL, 1,
-    "diskGiB", NULL, 4, "startTimeoutSeconds", NULL, 300, "queueTimeoutSeconds", NULL, 600, "accelerator", "tcg",
-    "worktreePath", al_test_path(stage.dir, "work"), "maxConcurrentVms", NULL, PLACES, NULL);
-}
 
 /* ---- an owner: its exit code is 0, or 9 with a sentence on stderr ---- */
 
@@ -56,13 +35,13 @@ must(const char *what, const reply_t *r) {
 
 _Noreturn static void
 be_owner(uint32_t seed) {
-  draw_state = seed;
+  crowd_seed = seed;
   if (stage_open()) _exit(9);
   for (int i = 0; i < OWNER_LANES; i++) {
-    reply_t *r = patient(stage_post("create", lane_params()));
+    reply_t *r = patient(stage_post("create", crowd_lane(PLACES, 600)));
     must("create", r);
     snprintf(stage.name, sizeof stage.name, "%s", stage_text(r->value, "lane"));
-    if (draw(2)) usleep(draw(300000));
+    if (crowd_draw(2)) usleep(crowd_draw(300000));
     must("ping", patient(stage_post("ping", stage_map("lane", stage.name, NULL))));
     must("close", patient(stage_post("close", stage_map("lane", stage.name, NULL))));
   }
@@ -73,7 +52,7 @@ be_owner(uint32_t seed) {
 /* Sweeps again and again, beside the others. */
 _Noreturn static void
 be_sweeper(uint32_t seed) {
-  draw_state = seed;
+  crowd_seed = seed;
   if (stage_open()) _exit(9);
   for (;;) {
     reply_t *r = patient(stage_post("reap", stage_map("home", stage.home, NULL)));
@@ -84,7 +63,7 @@ be_sweeper(uint32_t seed) {
       if (ok && ok->kind == AL_BOOL && !ok->b)
         fprintf(stderr, "reap of %s: %s\n", stage_text(list->items[i], "name"), stage_text(list->items[i], "message"));
     }
-    usleep(20000 + draw(400000));
+    usleep(20000 + crowd_draw(400000));
   }
 }
 
@@ -97,7 +76,7 @@ typedef struct actor_s {
 
 static void
 start(actor_t *a, bool sweeper) {
-  uint32_t seed = draw(UINT32_MAX);
+  uint32_t seed = crowd_draw(UINT32_MAX);
   a->sweeper = sweeper;
   a->pid = fork();
   assert_true(a->pid >= 0);
@@ -139,10 +118,10 @@ run_world(int lanes, int owners, tally_t *t) {
   uint64_t end = al_plat_mono_ms() + DEADLINE_MS;
   for (int i = 0; i < count; i++) start(&all[i], i >= owners);
   while (rows < lanes) {
-    usleep(20000 + draw(60000));
+    usleep(20000 + crowd_draw(60000));
     collect(all, count, true, t);
-    actor_t *a = &all[draw((uint32_t) count)];
-    if (draw(3) == 0 && a->pid && kill(a->pid, SIGKILL) == 0) t->killed++;
+    actor_t *a = &all[crowd_draw((uint32_t) count)];
+    if (crowd_draw(3) == 0 && a->pid && kill(a->pid, SIGKILL) == 0) t->killed++;
     rows = stage_sql("SELECT count(*) FROM lanes");
     if (al_plat_mono_ms() > end) fail_msg("only %d lanes until the deadline", rows);
   }
@@ -212,8 +191,8 @@ static void
 test_simulation_of_many_owners_ends_with_nothing_left(void **state) {
   (void) state;
   tally_t t = {0};
-  int lanes = number("AL_SIM_LANES", 40), owners = number("AL_SIM_OWNERS", 5), seed = number("AL_SIM_SEED", 1);
-  draw_state = (uint32_t) seed;
+  int lanes = crowd_number("AL_SIM_LANES", 40), owners = crowd_number("AL_SIM_OWNERS", 5), seed = crowd_number("AL_SIM_SEED", 1);
+  crowd_seed = (uint32_t) seed;
   stage_make();
   sweep_once(); /* the home and its registry are there */
   uint64_t began = al_plat_mono_ms();
@@ -278,7 +257,7 @@ make_dead_rows(int count, pid_t dead) {
 static void
 test_sweep_of_many_dead_rows_closes_all(void **state) {
   (void) state;
-  int count = number("AL_SIM_DEAD", 100);
+  int count = crowd_number("AL_SIM_DEAD", 100);
   al_err_t err = {0};
   stage_make();
   assert_int_equal(stage_open(), 0);
@@ -339,7 +318,7 @@ test_lane_of_an_owner_takes_little_memory(void **state) {
   long before = 0;
   for (int i = 0; i < OPEN_LANES; i++) {
     if (i == 2) before = private_kib(); /* what the first lane brings is the engine's */
-    reply_t *r = patient(stage_post("create", lane_params()));
+    reply_t *r = patient(stage_post("create", crowd_lane(PLACES, 600)));
     if (r->err.code) fail_msg("%s", r->err.msg);
     snprintf(names[i], sizeof names[i], "%s", stage_text(r->value, "lane"));
     r = patient(stage_post("exec", stage_map("lane", names[i], "command", "echo hello", "mode", "whole", NULL)));
