@@ -2,7 +2,7 @@
 // Copies into and out of a lane: their options are checked, their progress told, and they end when the caller says so.
 import { checkKind, checkNumber, checkSignal, checkText, hostPathOf } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { aborted, badOption, wordsOf } from "./errors.js";
+import { badOption, wordsOf } from "./errors.js";
 import { onRejection } from "./lines.js";
 import type { NativeValue } from "./native.js";
 import { COPY_OUT_MOST, type ResolvedOptions } from "./options.js";
@@ -159,18 +159,13 @@ export async function runCopy<T extends CopyResult>(
   { onProgress, signal }: CopyOptions,
 ): Promise<T> {
   const engine = home.engine();
-  const why = (): ReturnType<typeof aborted> => aborted(call, home.name, signal?.reason);
-  if (signal?.aborted === true) throw why();
   const running = new Running(engine, home.name);
   const threw = (cause: unknown): void => {
     const message = `onProgress threw, and the copy was cancelled: ${wordsOf(cause)}`;
     running.end({ code: "CALLBACK_THREW", message, cure: "Catch errors inside the callback.", cause });
   };
   const meter = onProgress === undefined ? undefined : new Meter(onProgress, threw);
-  const onAbort = (): void => running.end(why());
-  // Before the copy: a signal that cannot be listened to must not leave one running.
-  signal?.addEventListener("abort", onAbort, { once: true });
-  try {
+  return running.until(call, signal, () => {
     const request = engine.start<T>(
       op,
       { lane: home.name, ...params, progress: meter === undefined ? undefined : true },
@@ -181,15 +176,8 @@ export async function runCopy<T extends CopyResult>(
       },
     );
     running.id = request.id;
-    const result = await request.done;
-    const error = running.error();
-    if (error !== undefined) throw error;
-    return result;
-  } catch (thrown) {
-    throw running.error(thrown);
-  } finally {
-    signal?.removeEventListener("abort", onAbort);
-  }
+    return request.done;
+  });
 }
 
 export async function copyIn(

@@ -3,7 +3,7 @@
 import { badOption, whence } from "./errors.js";
 import type { Lane } from "./lane.js";
 import { OPTION_NAMES, resolveOptions, type LimaOptions } from "./options.js";
-import { integer } from "./rules.js";
+import { checkQueueTime } from "./rules.js";
 import { startLane } from "./start.js";
 
 /** Options of `createLane()`: those of `lima()`, without the one that is about Sandcastle's sync-in. */
@@ -15,7 +15,6 @@ export interface CreateLaneOptions extends Omit<LimaOptions, "syncInTimeoutSecon
   readonly queueTimeoutSeconds?: number | undefined;
 }
 
-const queueTime = integer(1, 86400);
 const NAMES = [...OPTION_NAMES.filter((name) => name !== "syncInTimeoutSeconds"), "queueTimeoutSeconds"];
 
 /**
@@ -32,7 +31,7 @@ export async function createLane(options: CreateLaneOptions = {}): Promise<Lane>
   if (typeof options !== "object" || options === null || Array.isArray(options))
     throw badOption("the options of createLane() must be an object");
   const { queueTimeoutSeconds, ...rest } = options;
-  if (queueTimeoutSeconds !== undefined) queueTime.check("option queueTimeoutSeconds", queueTimeoutSeconds);
+  checkQueueTime(queueTimeoutSeconds);
   if ("syncInTimeoutSeconds" in rest)
     throw badOption("option syncInTimeoutSeconds is about Sandcastle: createLane() has no sync-in to wait for");
   const told = whence(createLane);

@@ -3,7 +3,7 @@
 // or its time says so.
 import { checkExec, checkText } from "./checks.js";
 import type { Engine } from "./engine.js";
-import { aborted, OWN_ERRORS, wordsOf } from "./errors.js";
+import { OWN_ERRORS, wordsOf } from "./errors.js";
 import { LineSink, tailText } from "./lines.js";
 import type { NativeValue } from "./native.js";
 import { checkNames, readOnce } from "./rules.js";
@@ -205,36 +205,27 @@ export async function runExec(
   const given = readOnce(options, EXEC_NAMES);
   checkExec(given);
   const core = engine();
-  const { signal } = given;
-  if (signal?.aborted === true) throw aborted("exec", lane.name, signal.reason);
   const running = new Command(core, lane.name, closing);
   const sinks = {
     1: running.sink("onLine", given.onLine),
     2: running.sink("onStderrLine", given.onStderrLine),
   };
   const feed = running.feed(given.stdin);
-  let id = 0;
-  const onAbort = (): void => running.end(aborted("exec", lane.name, signal?.reason));
-  // Before the command: a signal that cannot be listened to must not leave one running.
-  signal?.addEventListener("abort", onAbort, { once: true });
-  try {
+  const work = (): Promise<NativeExecResult> => {
     const request = core.start<NativeExecResult>("exec", requestOf(lane, command, given), {
       onLines: (data, sub = 1) => {
         sinks[sub]?.deliver(data);
-        core.taken(id, sub, data.length);
+        core.taken(running.id, sub, data.length);
       },
       onDrain: () => feed?.drain(),
     });
-    running.id = id = request.id;
-    feed?.start(id);
-    const result = await request.done;
-    const error = running.error();
-    if (error !== undefined) throw error;
-    return resultOf(result, given);
-  } catch (thrown) {
-    throw running.error(thrown);
+    running.id = request.id;
+    feed?.start(request.id);
+    return request.done;
+  };
+  try {
+    return resultOf(await running.until("exec", given.signal, work), given);
   } finally {
-    signal?.removeEventListener("abort", onAbort);
     feed?.stop();
   }
 }

@@ -63,16 +63,20 @@ async function hooks(cwd: string, top: string): Promise<OutsideDanger> {
 
 /** Everything that has a name goes into the guest: Sandcastle sends `git bundle create --all`. */
 async function bundle(cwd: string): Promise<OutsideDanger | undefined> {
-  const refs = await git(cwd, ["for-each-ref", "--format=%(refname)"]);
+  const refs = (await git(cwd, ["for-each-ref", "--format=%(refname)"]))?.split("\n").filter((ref) => ref !== "");
   if (refs === undefined) return undefined;
   const branch = await git(cwd, ["symbolic-ref", "--quiet", "HEAD"]);
   const own = branch?.replace(/^refs\/heads\//, "");
-  const others = refs.split("\n").filter((ref) => ref !== "" && ref !== branch && ref !== "refs/stash")
-    .filter((ref) => !(own !== undefined && new RegExp(`^refs/remotes/[^/]+/`).test(ref) && [own, "HEAD"].includes(ref.replace(/^refs\/remotes\/[^/]+\//, ""))));
-  const stash = refs.split("\n").includes("refs/stash");
+  // The task's own branch, also as a remote has it.
+  const isOwn = (ref: string): boolean => {
+    const ofRemote = /^refs\/remotes\/[^/]+\/(.+)$/.exec(ref)?.[1];
+    return ref === branch || (own !== undefined && (ofRemote === own || ofRemote === "HEAD"));
+  };
+  const stash = refs.includes("refs/stash"), others = refs.filter((ref) => ref !== "refs/stash" && !isOwn(ref));
   const names = others.slice(0, NAMES_SHOWN).map((ref) => ref.replace(/^refs\/(?:heads|remotes|tags)\//, ""));
   const list = others.length > names.length ? `${names.join(", ")}, …` : names.join(", ");
-  const parts = [...(stash ? ["the newest stash"] : []), ...(others.length > 0 ? [`${others.length} other ${others.length === 1 ? "branch or tag" : "branches and tags"} (${list})`] : [])];
+  const many = `${others.length} other ${others.length === 1 ? "branch or tag" : "branches and tags"} (${list})`;
+  const parts = [...(stash ? ["the newest stash"] : []), ...(others.length > 0 ? [many] : [])];
   const danger = parts.length > 0;
   const what = danger
     ? `${parts.join(" and ")} would go into the guest: Sandcastle sends git bundle --all`

@@ -15,7 +15,7 @@ import type { NativeValue } from "./native.js";
 import { openLane, type LaneOptions } from "./open.js";
 import { OPTION_NAMES, resolveOptions, type LimaOptions, type ResolvedOptions } from "./options.js";
 import { inputsKey, projectDigest, projectName, readInputs, type InputFile, type SettledProject } from "./project.js";
-import { integer } from "./rules.js";
+import { checkQueueTime } from "./rules.js";
 import { SETTLE } from "./settle.js";
 
 /** Where the inputs lie and the setup runs: beside the worktree, which Sandcastle makes anew. */
@@ -334,7 +334,6 @@ export async function projectImage(options: ProjectOptions, bounds: Bounds = {},
 }
 
 const NAMES = [...OPTION_NAMES, "queueTimeoutSeconds"];
-const queueTime = integer(1, 86400);
 
 /**
  * Makes the image of a project ahead of time, with the options that `lima()` or `createLane()` will have; when it is there
@@ -355,7 +354,7 @@ export async function prepareImage(
   const { image, ...resolved } = resolveOptions(options, NAMES);
   if (typeof image !== "object") throw badOption("prepareImage() needs the option image as an object with a setup");
   const { queueTimeoutSeconds } = options;
-  if (queueTimeoutSeconds !== undefined) queueTime.check("option queueTimeoutSeconds", queueTimeoutSeconds);
+  checkQueueTime(queueTimeoutSeconds);
   const told = whence(prepareImage);
   try {
     return await projectImage({ ...resolved, image }, { signal, queueTimeoutSeconds });

@@ -86,6 +86,13 @@ function sizeText(n: number): string {
   return `${n / 1024 ** power} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
+const queueTime = integer(1, 86400);
+
+/** The option of those calls that wait for a place by themselves. */
+export function checkQueueTime(value: unknown): void {
+  if (value !== undefined) queueTime.check("option queueTimeoutSeconds", value);
+}
+
 export const bytes = (min: number, max: number): Rule => ({
   ...integer(min, max),
   bounds: `${sizeText(min)}–${sizeText(max)}`,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call that is under way in the engine, with the reason for which it is being ended, if it is.
 import type { Engine } from "./engine.js";
-import { LaneError, type LaneErrorFields } from "./errors.js";
+import { aborted, LaneError, type LaneErrorFields } from "./errors.js";
 
 export type Why = Pick<LaneErrorFields, "code" | "message" | "cure" | "cause">;
 
@@ -26,6 +26,24 @@ export class Running {
     if (this.#why !== undefined) return;
     this.#why = why;
     this.engine.request("cancel", { exec: this.id, code: why.code, message: why.message }).catch(() => undefined);
+  }
+
+  /** What `work` resolves with, unless the call is ended before. `call` is what the caller knows it as. */
+  async until<T>(call: string, signal: AbortSignal | undefined, work: () => Promise<T>): Promise<T> {
+    const why = (): LaneError => aborted(call, this.#lane, signal?.reason);
+    if (signal?.aborted === true) throw why();
+    const onAbort = (): void => this.end(why());
+    // Before the call: a signal that cannot be listened to must not leave one running.
+    signal?.addEventListener("abort", onAbort, { once: true });
+    try {
+      const result = await work();
+      if (this.ending) throw this.error();
+      return result;
+    } catch (thrown) {
+      throw this.error(thrown);
+    } finally {
+      signal?.removeEventListener("abort", onAbort);
+    }
   }
 
   /** What the caller is told: our own reason goes before what the core says, with the output that it has. */

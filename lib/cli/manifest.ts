@@ -24,7 +24,7 @@ const fields = (value: unknown): Fields => (typeof value === "object" && value !
 const list = (value: unknown): readonly unknown[] => (Array.isArray(value) ? (value as unknown[]) : []);
 const time = (ms: unknown): string => (typeof ms === "number" ? new Date(ms).toISOString() : "");
 
-export function held(enforced: unknown): string {
+function held(enforced: unknown): string {
   if (typeof enforced !== "boolean") return colours.dim("unknown");
   return enforced ? colours.green("yes") : colours.yellow("no");
 }

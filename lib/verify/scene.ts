@@ -98,6 +98,14 @@ export class Scene {
     return this.#canaries;
   }
 
+  /** A directory of a check's own, beside the canaries. */
+  async scratch(name: string): Promise<string> {
+    await this.canaries();
+    const dir = join(this.dir, name);
+    mkdirSync(dir, { mode: 0o700 });
+    return dir;
+  }
+
   async #plant(): Promise<HostCanaries> {
     const dockerPath = join(this.dir, "docker.sock"), agentPath = join(this.dir, "agent.sock");
     const [docker, agent] = [await plantSocket("Docker's socket", dockerPath), await plantSocket("the ssh agent's socket", agentPath)];

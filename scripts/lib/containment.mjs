@@ -3,6 +3,7 @@
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import list from "../mutants.d/containment.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const kept = join(root, "docs", "containment-results.jsonl");
@@ -13,10 +14,15 @@ export function results() {
   return new Map(readFileSync(kept, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line)).map((r) => [r.network ?? "weakened", r]));
 }
 
-/** What is kept of a report: nothing that belongs to one machine. Throws when it is no whole run. */
+/** What is kept of a report: nothing that belongs to one machine. Throws when it is no whole run, or one that failed. */
 export function keepable(report) {
-  if (Array.isArray(report.weakened)) return { weakened: report.weakened, at: report.at };
+  if (Array.isArray(report.weakened)) {
+    const missed = report.weakened.filter((w) => !w.caught).map((w) => w.name);
+    if (missed.length > 0) throw new Error(`scripts/weakened has not caught ${missed.join(", ")}`);
+    return { weakened: report.weakened, at: report.at };
+  }
   if (report.version !== 1 || report.chosen !== "all") throw new Error("only a whole run of `agent-lane verify --json` is kept");
+  if (!report.summary.ok) throw new Error("a run in which a check failed, or was not run, is not kept");
   const findings = report.findings.map(({ id, point, tried, by, answer, seen, excused, seconds }) => ({ id, point, tried, by, answer, seen, ...(excused && { excused }), seconds }));
   const { versions, network, accelerator, image, at, seconds, summary } = report;
   return { network, at, versions, accelerator, image, seconds, summary, findings };
@@ -24,6 +30,7 @@ export function keepable(report) {
 
 const cell = (text) => String(text).replaceAll("|", "\\|").replaceAll("\n", " ");
 const row = (...cells) => `| ${cells.map(cell).join(" | ")} |`;
+const checkOf = (test) => test.replace(/^vm:/, "");
 const counts = (r) => `${r.summary.held} held, ${r.summary.open} open, ${r.summary.broken} broken, ${r.summary.notRun} not run`;
 
 function about(r) {
@@ -45,7 +52,13 @@ export function page(all) {
       ...(differs ? [`With \`network: "open"\`: **${o.answer}**: ${o.seen}. By: ${o.by}.`] : []),
     ].join("\\\n");
   });
-  const builds = (weakened?.weakened ?? []).map((w) => row(w.name, `\`${w.check}\``, w.answer, w.seen));
+  const ran = new Map((weakened?.weakened ?? []).map((w) => [w.name, w]));
+  const builds = list.map(({ name, test }) => {
+    const { answer, seen } = ran.get(name) ?? { answer: "not run yet", seen: "" };
+    return row(name, `\`${checkOf(test)}\``, answer, seen);
+  });
+  const fails = new Set([...ran.values()].map((w) => w.check));
+  const never = none.findings.filter((f) => f.answer === "held" && !fails.has(f.id) && other.get(f.id)?.answer !== "open");
   return `# What the boundary holds
 
 The results of \`agent-lane verify\`: it starts a fresh lane, attacks the boundary from inside and beside, and says what was tried and what was seen. Anybody
@@ -74,7 +87,8 @@ ${details.join("\n\n")}
 
 ## Weakened builds
 A check that cannot fail proves nothing. Each of these builds is weakened on purpose (\`scripts/mutants.d/containment.mjs\`), and the check must say so on a real VM: \`scripts/weakened\`, which
-first shows that the same checks hold with nothing changed.
+first shows that the same checks hold with nothing changed. That the checks of the network can fail is also seen with \`network: "open"\`.${
+    never.length === 0 ? "" : ` Neither has been seen of ${never.map((f) => `\`${f.id}\``).join(", ")}.`}
 
 | build | check | its answer | seen |
 |---|---|---|---|

@@ -6,10 +6,11 @@ export default [
     from: `      al_warden_add(vm, "-no-reboot") != 0)`,
     to: `      al_warden_add(vm, "-no-reboot") != 0 || al_warden_add(vm, "-virtfs") != 0 ||
       al_warden_add(vm, "local,path=/home,mount_tag=host,security_model=none") != 0)` },
-  { name: "a user's directory that the guest can read", file: "src/warden/rules.c", test: "vm:host-home",
-    from: `  if (al_warden_add(vm, "-no-user-config") != 0 ||`,
-    to: `  if (al_warden_add(vm, "-virtfs") != 0 || al_warden_add(vm, "local,path=/home,mount_tag=home,security_model=none") != 0) return -1;
-  if (al_warden_add(vm, "-no-user-config") != 0 ||` },
+  { name: "a lane that takes the user's directory along", file: "lib/open.ts", test: "vm:host-home",
+    from: `    if (ended !== undefined) lane.ended(ended);`,
+    to: `    if (ended !== undefined) lane.ended(ended);
+    const ignore = ["/*", "!/.al-verify-*", "*.sock"];
+    await lane.copyIn((await import("node:os")).homedir(), "/home/agent/host", { ignore });` },
   { name: "a warden without restrict", file: "src/warden/rules.c", test: "vm:loopback-gateway",
     from: `policy->network_open ? "%s" : "%s,restrict=on,ipv6=off"`, to: `policy->network_open ? "%s" : "%s,ipv6=off"` },
   { name: "a warden that restricts nothing", file: "src/warden/rules.c", test: "vm:dns",
@@ -32,6 +33,26 @@ export default [
     from: `  const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   int fd = openat(p->dir, name, flags);`, to: `  const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
   int fd = openat(p->dir, name, flags);` },
+  { name: "a copy in that follows the worktree's links", file: "src/xfer_tar.c", test: "vm:other-worktree",
+    from: `if (!is_file && fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)`,
+    to: `if (!is_file && fstatat(dir, name, &st, 0) < 0)`,
+    and: [{ file: "src/xfer_tar.c", from: `openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK`,
+      to: `openat(dir, name, O_RDONLY | O_NONBLOCK` },
+      { file: "src/xfer_tar.c", from: `openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)`,
+        to: `openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)` }] },
+  { name: "a copied directory whose files may be programs", file: "src/xfer_tree.c", test: "vm:copy-tree",
+    from: `(t->executables ? 0777 : 0666)`, to: `(t->executables ? 0666 : 0777)` },
+  { name: "a lane with the home's own key", file: "lib/open.ts", test: "vm:ssh-keys",
+    from: `    handle = new WeakRef(lane);`,
+    to: `    handle = new WeakRef(lane);
+    await lane.copyIn(\`\${String(native["home"])}/lima/_config/user\`, "/home/agent/.ssh/id_ed25519");` },
+  { name: "ssh with the user's agent, handed on to the guest", file: "src/lima_yaml.c", test: "vm:ssh-agent",
+    from: `forwardAgent: false,`, to: `forwardAgent: true,`,
+    and: [{ file: "src/lima_verify.c", from: `put(m, off[i], al_val_bool(false), rc);`,
+      to: `put(m, off[i], al_val_bool(strcmp(off[i], "forwardAgent") == 0), rc);` },
+      { file: "src/lima.c", from: `  v[n++] = al_strdup("LANG=C.UTF-8");`,
+        to: `  v[n++] = al_strdup("LANG=C.UTF-8");
+  v[n++] = al_asprintf("SSH_AUTH_SOCK=%s", getenv("SSH_AUTH_SOCK") ? getenv("SSH_AUTH_SOCK") : "");` }] },
   { name: "a lane with the host's environment", file: "lib/open.ts", test: "vm:host-environment",
     from: `        env: { ...ownEnv, ...env },
         syncIn`, to: `        env: { ...(process.env as Record<string, string>), ...ownEnv, ...env },

@@ -71,6 +71,6 @@ export default [
     from: `else if (this.#failed !== undefined) throw this.#failed.error;`, to: `else if (this.#failed !== undefined) return;` },
   { name: "stdin is read ahead without bound", file: "lib/stdin.ts", test: "ts:exec", only: "no faster than the command",
     from: `if (queued === 0 && data.length > 0) this.#stopped = true;`, to: `` },
-  { name: "run although the signal said no", file: "lib/exec.ts", test: "ts:exec", only: "caller's signal",
-    from: `if (signal?.aborted === true) throw`, to: `if (signal?.aborted === true && command === "") throw` },
+  { name: "run although the signal said no", file: "lib/running.ts", test: "ts:exec", only: "caller's signal",
+    from: `if (signal?.aborted === true) throw`, to: `if (signal?.aborted === true && this.id > 0) throw` },
 ];

@@ -29,14 +29,11 @@ describe("agent-lane verify", { concurrency: false, timeout: 1_200_000 }, () => 
       mkdirSync(kept, { recursive: true });
       writeFileSync(join(kept, `containment-${network}.json`), JSON.stringify(report));
       for (const f of report.findings) t.diagnostic(`${f.id}: ${f.answer}: ${f.seen} (${f.seconds} s)${(f.details ?? []).map((d) => `\n    ${d}`).join("")}`);
-      // A check that failed to run when the page was made has no answer to be held to; today it must have one (below).
-      const unknown = new Set(expected(network)?.findings.filter((f) => f.answer === "not run" && !f.excused).map((f) => f.id));
-      const answers = (list) => Object.fromEntries(list.filter((f) => !unknown.has(f.id)).map((f) => [f.id, f.answer]));
+      const answers = (list) => Object.fromEntries(list.map((f) => [f.id, f.answer]));
       const before = expected(network);
       assert.ok(before, "docs/containment-results.jsonl has a run to compare with");
       assert.deepEqual(answers(report.findings), answers(before.findings));
       assert.equal(r.code, 0, "the run succeeds");
-      assert.equal(report.summary.broken, 0);
       await nothingLeft(10);
     });
 });

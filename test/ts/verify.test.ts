@@ -215,6 +215,8 @@ describe("docs/CONTAINMENT.md", () => {
     for (const network of ["none", "open"]) expect(all.get(network)?.findings.map((f: { id: string }) => f.id)).toEqual(CHECKS.map((c) => c.id));
     expect(readFileSync(join(import.meta.dirname, "../../docs/CONTAINMENT.md"), "utf8")).toBe(page(all));
     expect(() => keepable({ version: 1, chosen: ["reaper"], findings: [] })).toThrow(/whole run/);
+    expect(() => keepable({ version: 1, chosen: "all", summary: summarise([held(""), notRun("")]), findings: [] })).toThrow(/failed/);
+    expect(() => keepable({ weakened: [{ name: "a", caught: true }, { name: "b", caught: false }] })).toThrow(/not caught b$/);
   });
 });
 

@@ -44,7 +44,9 @@ async function run(options: VerifyOptions): Promise<void> {
   choose(options.only);
   await interruptible(async (interrupt) => {
     interrupt.endsBySignal();
+    let shown = false;
     const keep = async (report: Report, lane: string, dir: string): Promise<void> => {
+      shown = true;
       show(report, options.json === true);
       process.stderr.write(`${lane} is kept, with the canaries in ${dir}, until Ctrl-C or an hour has gone: agent-lane shell ${lane}\n`);
       await new Promise<void>((resolve) => {
@@ -61,7 +63,7 @@ async function run(options: VerifyOptions): Promise<void> {
       told: (f) => progress(`${f.id}: ${f.answer}`),
       ...(options.keep === true ? { keep } : {}),
     });
-    if (options.keep !== true || report.image === "unknown") show(report, options.json === true);
+    if (!shown) show(report, options.json === true);
   });
 }
 

@@ -26,16 +26,9 @@ export async function refused(copies: readonly Copy[]): Promise<{ wrong: string[
   return { wrong, details };
 }
 
-async function scratch(scene: Scene, name: string): Promise<string> {
-  await scene.canaries();
-  const dir = join(scene.dir, name);
-  mkdirSync(dir, { mode: 0o700 });
-  return dir;
-}
-
 async function guestLinks(scene: Scene): Promise<Verdict> {
   const lane = await scene.attacker();
-  const dir = await scratch(scene, "guest-links"), to = join(dir, "got");
+  const dir = await scene.scratch("guest-links"), to = join(dir, "got");
   const made = await lane.exec(
     "rm -rf t; mkdir -p t/real && cd t && echo x >real/file && ln -s /etc/passwd file && ln -s real dir && mkfifo pipe && ln -s loop loop && printf ready",
     { cwd: "/home/agent", timeoutMs: 60_000 },
@@ -58,7 +51,7 @@ async function guestLinks(scene: Scene): Promise<Verdict> {
 
 async function hostLinks(scene: Scene): Promise<Verdict> {
   const lane = await scene.attacker();
-  const dir = await scratch(scene, "host-links"), root = join(dir, "worktree"), other = join(dir, "other");
+  const dir = await scene.scratch("host-links"), root = join(dir, "worktree"), other = join(dir, "other");
   for (const d of [join(root, ".git", "hooks"), other]) mkdirSync(d, { recursive: true });
   const canary = new CanaryFile(join(other, "precious"), token());
   symlinkSync("../other", join(root, "out"));
@@ -86,7 +79,7 @@ async function hostLinks(scene: Scene): Promise<Verdict> {
 
 async function tree(scene: Scene): Promise<Verdict> {
   const lane = await scene.attacker();
-  const dir = await scratch(scene, "tree"), root = join(dir, "worktree");
+  const dir = await scene.scratch("tree"), root = join(dir, "worktree");
   mkdirSync(root);
   const canary = new CanaryFile(join(dir, "precious"), token());
   const made = await lane.exec(

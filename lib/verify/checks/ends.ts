@@ -12,7 +12,7 @@ import type { Lane } from "../../lane.js";
 import { broken, notRun, unless, type Verdict } from "../answers.js";
 import type { Check } from "../check.js";
 import { plantDecoys } from "../decoys.js";
-import { argvOf, processesNaming, processOf, runs, type Process } from "../host.js";
+import { argvOf, canLook, processesNaming, processOf, runs, type Process } from "../host.js";
 import type { Scene } from "../scene.js";
 
 const ORPHAN = fileURLToPath(new URL("../orphan.js", import.meta.url));
@@ -99,7 +99,7 @@ async function exactClose(scene: Scene): Promise<Verdict> {
       [touched.length > 0, `${touched.length} of ${decoys} decoys with nearly the same name were touched`],
       [!after, "the lane beside was harmed"],
     ],
-    `the lane is gone with its processes, directory and row; ${decoys} decoys with nearly its name and the lane beside are untouched`,
+    `the lane is gone with its ${canLook ? "processes, " : ""}directory and row; ${decoys} decoys with nearly its name and the lane beside are untouched`,
     [...left, ...touched],
   );
 }

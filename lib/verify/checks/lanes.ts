@@ -47,9 +47,8 @@ async function otherLane(scene: Scene): Promise<Verdict> {
 }
 
 async function otherWorktree(scene: Scene): Promise<Verdict> {
-  await scene.canaries();
   const lane = await scene.attacker();
-  const dir = join(scene.dir, "worktrees"), own = join(dir, "task-1"), other = join(dir, "task-2");
+  const dir = await scene.scratch("worktrees"), own = join(dir, "task-1"), other = join(dir, "task-2");
   for (const d of [own, other]) mkdirSync(d, { recursive: true });
   const canary = new CanaryFile(join(other, `canary-${token()}`), token());
   const name = canary.path.split("/").at(-1) ?? "";

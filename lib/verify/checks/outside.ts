@@ -60,22 +60,15 @@ export function clone(dir: string): string {
   return join(dir, "task");
 }
 
-async function scratch(scene: Scene, name: string): Promise<string> {
-  await scene.canaries();
-  const dir = join(scene.dir, name);
-  mkdirSync(dir, { mode: 0o700 });
-  return dir;
-}
-
 async function hooks(scene: Scene): Promise<Verdict> {
-  const ran = hookRuns(await scratch(scene, "hooks"));
-  const cured = !hookRuns(await scratch(scene, "hooks-off"), HOOKS_OFF);
+  const ran = hookRuns(await scene.scratch("hooks"));
+  const cured = !hookRuns(await scene.scratch("hooks-off"), HOOKS_OFF);
   if (!ran || !cured) return notRun(`the hook ${ran ? "" : "did not run"}${ran ? "ran with the cure, too" : ""}: this git does otherwise than is written here`);
   return open("git am ran the hook that the patch had added, on the host; with the cure it did not", [HOOKS_CURE]);
 }
 
 async function bundles(scene: Scene): Promise<Verdict> {
-  const dir = await scratch(scene, "bundle");
+  const dir = await scene.scratch("bundle");
   const all = bundled(dir);
   const cured = bundled(dir, clone(dir));
   const more = all.filter((ref) => ref !== "refs/heads/main");
