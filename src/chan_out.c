@@ -19,7 +19,7 @@ al__chan_ctl(al_chan_t *c, uint32_t stream, uint8_t type, uint8_t flags, const v
 
 static int64_t
 pace_left(const al_chan_t *c) {
-  return (int64_t) c->pacing.most - (int64_t) (c->sent - c->acked);
+  return (int64_t) al_pacing_most(&c->pacing, uv_hrtime()) - (int64_t) (c->sent - c->acked);
 }
 
 static int64_t
@@ -178,14 +178,29 @@ took_stdin(al_stream_t *s, size_t n) {
   }
 }
 
+/* What a stream has for us, of its open request or of its stdin, and how much of that its credit allows. */
+static size_t
+wanted(const al_stream_t *s, size_t *left) {
+  if (!s->opened) return *left = s->open.len - s->open_off;
+  *left = s->deaf ? 0 : s->q.len;
+  return *left > s->room ? s->room : *left;
+}
+
+static void
+note_senders(al_chan_t *c) {
+  uint64_t now = uv_hrtime();
+  size_t left;
+  for (unsigned i = 0; i < c->nstreams; i++) {
+    const al_stream_t *s = c->streams[i];
+    if (!s->over && wanted(s, &left) > 0) al_pacing_sent(&c->pacing, s->begun ? s->id : c->last_id + 1, now);
+  }
+}
+
 /* One chunk of one stream: of its open request, else of its stdin, else END. Returns true when something was put. */
 static bool
 fill_chunk(al_chan_t *c, al_stream_t *s) {
   if (s->over) return false;
-  size_t want, left;
-  if (!s->opened) want = left = s->open.len - s->open_off;
-  else want = left = s->deaf ? 0 : s->q.len;
-  if (s->opened && want > s->room) want = s->room;
+  size_t left, want = wanted(s, &left);
   if (want > AL_CHUNK_MAX) want = AL_CHUNK_MAX;
   if (want > 0) {
     int64_t room = space(c);
@@ -244,6 +259,7 @@ fill_ack(al_chan_t *c) {
 static void
 fill(al_chan_t *c) {
   c->blocked = false;
+  note_senders(c);
   bool acked = fill_ack(c);
   if (!fill_ctl(c) || c->state != AL_CHAN_READY) return;
   for (unsigned i = 0; i < c->nstreams; i++) {

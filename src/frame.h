@@ -17,6 +17,8 @@
 #define AL_WINDOW_MAX 1048576u    /* no credit may lift a window above this */
 #define AL_PACING_MAX 1048576u     /* no more bytes (headers included) of the whole channel may be unacknowledged */
 #define AL_PACING_DEFAULT 131072u /* what each end keeps to while it knows nothing better */
+#define AL_PACING_ALONE 262144u   /* of a stream that was the only one to send for AL_PACING_ALONE_NS, at least */
+#define AL_PACING_ALONE_NS 100000000u
 #define AL_PACING_SLOW_NS 5000000u /* in which most of that should be delivered, for that is what a ping waits */
 #define AL_ACK_EVERY 65536u       /* acknowledge when that many bytes came */
 #define AL_PACING_LEAST (AL_ACK_EVERY + 32768u) /* above what the other end may leave unacknowledged for good */

@@ -4,6 +4,19 @@
 
 #define STEP 16384u /* at least, and an eighth: one busy moment of the other end is no slow channel */
 
+uint32_t
+al_pacing_most(const al_pacing_t *p, uint64_t now_ns) {
+  bool alone = p->sender != 0 && now_ns - p->alone_ns >= AL_PACING_ALONE_NS;
+  return alone && p->most < AL_PACING_ALONE ? AL_PACING_ALONE : p->most;
+}
+
+void
+al_pacing_sent(al_pacing_t *p, uint32_t sender, uint64_t now_ns) {
+  if (p->sender == sender) return;
+  p->sender = sender;
+  p->alone_ns = now_ns;
+}
+
 void
 al_pacing_full(al_pacing_t *p, uint64_t total, uint64_t now_ns) {
   if (p->full_ns != 0) return;

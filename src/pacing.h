@@ -10,8 +10,16 @@ typedef struct al_pacing_s {
   uint64_t slow_ns;    /* less when delivery takes longer, more when it takes less than half; constant */
   uint64_t full_total; /* what was sent in all when nothing more might go, */
   uint64_t full_ns;    /* and when that was; 0 = more may go */
+  uint64_t alone_ns;   /* since when only `sender` has had something to send */
+  uint32_t sender;     /* the last stream that had; 0 = none ever */
 } al_pacing_t;
 
+/* Bytes that may be unacknowledged now: `most`, and more for one that is alone, for nothing of others waits behind it. */
+uint32_t
+al_pacing_most(const al_pacing_t *p, uint64_t now_ns);
+/* Stream `sender` has something to send. */
+void
+al_pacing_sent(al_pacing_t *p, uint32_t sender, uint64_t now_ns);
 /* Nothing more may go; `total`: bytes sent so far. The first call counts until the acknowledgement. */
 void
 al_pacing_full(al_pacing_t *p, uint64_t total, uint64_t now_ns);

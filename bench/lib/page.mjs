@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes the figures of docs/BENCHMARKS.md from the kept last lines of the benchmarks: page.mjs KEPT PAGE. What people
-// wrote around the two marks stays.
+// wrote around the two marks stays, and so do the figures of benchmarks of which nothing newer is kept.
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { median, round } from "./stats.mjs";
@@ -44,7 +44,7 @@ function section(name, result) {
   const rows = rowsOf(result), goals = (result.goals ?? []).map(goalOf);
   const unit = result.unit === undefined ? "" : ` (${result.unit})`;
   return [
-    `### ${name.replaceAll("-vm-transport-", " --vm --transport ").replaceAll("-transport-", " --transport ")}${unit}\n\n`,
+    `### ${titleOf(name)}${unit}\n\n`,
     circumstances(result),
     "| | median | least | most | samples |\n|---|---|---|---|---|\n",
     rows.join("\n"),
@@ -52,19 +52,30 @@ function section(name, result) {
   ].join("");
 }
 
-const results = readdirSync(kept)
-  .filter((file) => file.endsWith(".json"))
-  .map((file) => [file.slice(0, -".json".length), JSON.parse(readFileSync(join(kept, file), "utf8"))])
-  .sort(([a], [b]) => (place(a) < place(b) ? -1 : 1));
-const missed = results.flatMap(([name, { goals = [] }]) => goals.filter((g) => g.met === false).map(() => name));
-const m = results.find(([, result]) => result.machine?.memoryGiB !== undefined)?.[1].machine;
-const figures = [
-  m && `Machine: ${m.cores} cores, ${m.memoryGiB} GiB of memory, ${m.kernel}; Node ${m.node}.`,
-  missed.length > 0 ? `Goals missed: ${[...new Set(missed)].join(", ")}.` : "No goal was missed.",
-  ...results.map(([name, result]) => section(name, result)),
-].filter(Boolean);
+const titleOf = (name) => name.replaceAll("-vm-transport-", " --vm --transport ").replaceAll("-transport-", " --transport ");
+
+/** The sections that the page has already, by title without the unit. */
+function sectionsOf(text) {
+  const sections = text.split(/^(?=### )/m).filter((part) => part.startsWith("### "));
+  return new Map(sections.map((part) => [/^### (.*?)(?: \([^)]*\))?\n/.exec(part)[1], part.trimEnd() + "\n"]));
+}
+
 const text = readFileSync(page, "utf8");
 const begin = text.indexOf(BEGIN), end = text.indexOf(END);
 if (begin < 0 || end < begin) throw new Error(`${page} lacks the marks between which the figures belong`);
+const results = readdirSync(kept)
+  .filter((file) => file.endsWith(".json"))
+  .map((file) => [file.slice(0, -".json".length), JSON.parse(readFileSync(join(kept, file), "utf8"))]);
+const sections = sectionsOf(text.slice(begin, end));
+for (const [name, result] of results) sections.set(titleOf(name), section(name, result));
+const order = ([title]) => place(title.replaceAll(" --", "-").replaceAll(" ", "-"));
+const sorted = [...sections].sort((a, b) => (order(a) < order(b) ? -1 : 1));
+const missed = sorted.filter(([, part]) => part.includes("**missed**")).map(([title]) => title);
+const m = results.find(([, result]) => result.machine?.memoryGiB !== undefined)?.[1].machine;
+const figures = [
+  m ? `Machine: ${m.cores} cores, ${m.memoryGiB} GiB of memory, ${m.kernel}; Node ${m.node}.` : /^Machine: .*$/m.exec(text)?.[0],
+  missed.length > 0 ? `Goals missed: ${missed.join(", ")}.` : "No goal was missed.",
+  ...sorted.map(([, part]) => part),
+].filter(Boolean);
 writeFileSync(page, `${text.slice(0, begin + BEGIN.length)}\n${figures.join("\n\n")}\n${text.slice(end)}`);
-console.log(`${page}: ${results.length} benchmarks`);
+console.log(`${page}: ${results.length} benchmarks are new, ${sections.size} in all`);

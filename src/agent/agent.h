@@ -127,6 +127,8 @@ uint8_t *
 al_io_reserve(size_t payload); /* room for header and payload; NULL = none now */
 void
 al_io_commit(uint32_t stream, uint8_t type, uint8_t flags, uint32_t len);
+void
+al_io_sender(uint32_t stream); /* it has DATA to send */
 uint32_t
 al_io_data_room(void); /* bytes of DATA that may be queued now */
 void

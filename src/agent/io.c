@@ -89,20 +89,26 @@ al_io_frame(uint32_t stream, uint8_t type, uint8_t flags, const void *payload, u
 
 /* Crumbs are not worth a frame; but what a host has read and need not acknowledge must not stop us. */
 static uint32_t
-least(void) {
-  uint32_t half = (pacing.most - AL_ACK_EVERY) / 2;
+least(uint32_t most) {
+  uint32_t half = (most - AL_ACK_EVERY) / 2;
   return half < CRUMB ? half : CRUMB;
+}
+
+void
+al_io_sender(uint32_t stream) {
+  al_pacing_sent(&pacing, stream, al_main_now());
 }
 
 uint32_t
 al_io_data_room(void) {
-  uint64_t unacked = out_total - out_acked;
+  uint64_t unacked = out_total - out_acked, now = al_main_now();
   if (out_len >= OUT_DATA_MAX) return 0;
-  if (unacked + AL_FRAME_HEADER + least() > pacing.most) {
-    if (pacing.full_ns == 0) al_pacing_full(&pacing, out_total, al_main_now());
+  uint32_t most = al_pacing_most(&pacing, now);
+  if (unacked + AL_FRAME_HEADER + least(most) > most) {
+    al_pacing_full(&pacing, out_total, now);
     return 0;
   }
-  uint64_t room = pacing.most - AL_FRAME_HEADER - unacked;
+  uint64_t room = most - AL_FRAME_HEADER - unacked;
   return room > AL_CHUNK ? AL_CHUNK : (uint32_t) room;
 }
 

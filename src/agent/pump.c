@@ -107,6 +107,7 @@ pump(uint64_t now) {
       al_slot_t *s = &al_agent.slots[at / 2];
       int sub = at % 2 == 0 ? AL_SUB_STDOUT : AL_SUB_STDERR;
       if (!may_send(s, sub)) continue;
+      al_io_sender(s->id);
       uint32_t room = al_io_data_room();
       if (room == 0) {
         first = at;

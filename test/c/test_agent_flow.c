@@ -132,7 +132,7 @@ test_output_follows_the_channel(void **state) {
   p.no_ack = true;
   uint32_t id = peer_exec(&p, 0, "head -c 30000000 /dev/zero");
   for (int i = 0; i < 8; i++) slow = burst(&p, 0); /* it has waited long by then */
-  assert_true(slow <= AL_PACING_LEAST && slow > AL_ACK_EVERY);
+  assert_true(slow <= AL_PACING_ALONE && slow > AL_ACK_EVERY);
   p.no_ack = false;
   for (size_t n = 0; n < 20000000;) {
     assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
@@ -140,7 +140,7 @@ test_output_follows_the_channel(void **state) {
   }
   p.no_ack = true;
   fast = burst(&p, 0);
-  assert_true(fast <= AL_PACING_MAX && fast > AL_PACING_DEFAULT);
+  assert_true(fast <= AL_PACING_MAX && fast > AL_PACING_ALONE);
   p.no_ack = false;
   do assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
   while (f.type != AL_F_EXIT);
@@ -157,7 +157,7 @@ test_output_never_exceeds_pacing(void **state) {
   p.no_ack = true;
   uint32_t id = peer_exec(&p, 0, "head -c 1000000 /dev/zero");
   peer_data(&p, id, 90000);
-  assert_true(p.received <= AL_PACING_DEFAULT);
+  assert_true(p.received <= AL_PACING_ALONE);
   assert_true(p.received > AL_PACING_DEFAULT - 40000);
   peer_ping(&p); /* also when everything is stalled */
   p.no_ack = false;

@@ -8,17 +8,20 @@ test_chan_sends_no_more_than_pacing_allows(void **state) {
   (void) state;
   rig_t r;
   al_frame_t f;
-  user_t u, v;
+  user_t u, v, w;
   static char block[200000];
-  size_t in = 0, small = 0;
+  size_t in = 0, small = 0, other = 0;
   peer_ready(&r, NULL);
   open_exec(&r, &u, true);
   open_exec(&r, &v, true);
+  open_exec(&r, &w, true);
   assert_int_equal(al_stream_write(u.s, block, sizeof block), sizeof block);
   assert_int_equal(al_stream_write(v.s, block, 5000), 5000);
+  assert_int_equal(al_stream_write(w.s, block, sizeof block), sizeof block);
   while (next(&r, &f, 100)) {
     if (f.type == AL_F_DATA && f.stream == 1) in += f.len;
     if (f.type == AL_F_DATA && f.stream == 2) small += f.len;
+    if (f.type == AL_F_DATA && f.stream == 3) other += f.len;
     if (f.type == AL_F_DATA) assert_true(f.len <= 32768);
     if (small == 0) assert_true(in <= 2 * 32768); /* round robin: the small one does not wait for the large one */
   }
@@ -35,15 +38,38 @@ test_chan_sends_no_more_than_pacing_allows(void **state) {
   expect(&r, &f, AL_F_SIGNAL);
   assert_int_equal(al_get32(f.payload), 9);
   assert_int_equal(f.flags, AL_SIGNAL_TREE);
-  while (in < sizeof block) {
+  while (in + other < 2 * sizeof block) {
     expect(&r, &f, AL_F_DATA);
-    in += f.len;
+    if (f.stream == 1) in += f.len;
+    else other += f.len;
     put64(&r, AL_F_ACK, got.counted);
   }
+  assert_int_equal(in, sizeof block);
   assert_int_equal(u.drains, 1);
   assert_false(next(&r, &f, 50));
   al_stream_end(u.s);
   expect(&r, &f, AL_F_END);
+  rig_end(&r);
+}
+
+/* Nothing of others waits behind a stream that has been the only one for a while. */
+static void
+test_chan_lets_one_that_is_alone_have_more_under_way(void **state) {
+  (void) state;
+  rig_t r;
+  al_frame_t f;
+  user_t u;
+  static char block[AL_WINDOW_DEFAULT];
+  peer_ready(&r, NULL);
+  open_exec(&r, &u, true);
+  assert_int_equal(al_stream_write(u.s, block, sizeof block), sizeof block);
+  while (next(&r, &f, 2 * AL_PACING_ALONE_NS / 1000000)) {}
+  assert_true(got.counted <= AL_PACING_ALONE);
+  uint64_t first = got.counted;
+  put64(&r, AL_F_ACK, 1000); /* makes it look again */
+  while (next(&r, &f, 100)) {}
+  assert_true(got.counted > first && got.counted - 1000 > AL_PACING_ALONE - 1024 - AL_FRAME_HEADER);
+  assert_true(got.counted - 1000 <= AL_PACING_ALONE);
   rig_end(&r);
 }
 
@@ -303,6 +329,7 @@ int
 main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_chan_sends_no_more_than_pacing_allows),
+    cmocka_unit_test(test_chan_lets_one_that_is_alone_have_more_under_way),
     cmocka_unit_test(test_chan_stdin_keeps_to_its_credit),
     cmocka_unit_test(test_chan_cancel_drops_stdin_and_its_end),
     cmocka_unit_test(test_chan_credits_what_was_consumed),

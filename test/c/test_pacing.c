@@ -61,6 +61,24 @@ test_pacing_counts_from_the_first_full_to_nearly_all(void **state) {
   assert_int_equal(p.most, less);
 }
 
+static void
+test_pacing_allows_more_to_one_that_has_been_alone(void **state) {
+  (void) state;
+  al_pacing_t p = {.most = AL_PACING_LEAST, .slow_ns = AL_PACING_SLOW_NS};
+  assert_int_equal(al_pacing_most(&p, 500 * MS), AL_PACING_LEAST);
+  al_pacing_sent(&p, 1, 500 * MS);
+  al_pacing_sent(&p, 1, 590 * MS);
+  assert_int_equal(al_pacing_most(&p, 599 * MS), AL_PACING_LEAST);
+  assert_int_equal(al_pacing_most(&p, 600 * MS), AL_PACING_ALONE);
+  al_pacing_sent(&p, 2, 600 * MS);
+  assert_int_equal(al_pacing_most(&p, 600 * MS), AL_PACING_LEAST);
+  al_pacing_sent(&p, 1, 610 * MS);
+  assert_int_equal(al_pacing_most(&p, 700 * MS), AL_PACING_LEAST);
+  assert_int_equal(al_pacing_most(&p, 710 * MS), AL_PACING_ALONE);
+  p.most = AL_PACING_MAX;
+  assert_int_equal(al_pacing_most(&p, 710 * MS), AL_PACING_MAX);
+}
+
 int
 main(void) {
   const struct CMUnitTest tests[] = {
@@ -68,6 +86,7 @@ main(void) {
     cmocka_unit_test(test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged),
     cmocka_unit_test(test_pacing_takes_large_steps_where_much_is_on_its_way),
     cmocka_unit_test(test_pacing_counts_from_the_first_full_to_nearly_all),
+    cmocka_unit_test(test_pacing_allows_more_to_one_that_has_been_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
