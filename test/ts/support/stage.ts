@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A place outside the checkout in which an unprivileged user runs the built package on a scripted limactl (limactl refuses root).
-import { execFileSync, spawn, type ChildProcess } from "node:child_process";
+import { execFileSync, spawn, spawnSync, type ChildProcess } from "node:child_process";
 import {
   chmodSync,
   chownSync,
@@ -61,14 +61,20 @@ function whereabouts(pid: number | undefined): string {
   }
 }
 
+/** Whether a stage may have a file system of its own, whose space nothing else on the machine changes. */
+export const canMount = process.platform === "linux" && process.getuid?.() === 0 &&
+  spawnSync("unshare", ["-m", "mount", "-t", "tmpfs", "try", "/mnt"], { timeout: 10_000 }).status === 0;
+
 export class Stage {
   readonly dir = mkdtempSync(join(tmpdir(), "al-stage-"));
   readonly home = join(this.dir, "h");
   readonly work = join(this.dir, "work");
   readonly limactl = join(this.dir, "bin", "limactl");
+  #mounted = false;
   readonly #uid = process.getuid?.() === 0 ? NOBODY : undefined;
 
-  constructor() {
+  /** `disk`: the home is a file system of that size ("500m") in memory; needs `canMount`. */
+  constructor(disk?: string) {
     const { dir } = this;
     chmodSync(dir, 0o755);
     for (const part of ["pkg", "pkg/node_modules/@ai-hero/sandcastle", "bin", "work"])
@@ -92,6 +98,10 @@ export class Stage {
     makeImage(join(dir, "image-port"), ["shell-transport", "port-transport"]);
     if (this.#uid !== undefined) chownSync(this.work, this.#uid, this.#uid);
     mkdirSync(this.home, { mode: 0o700 });
+    if (disk !== undefined) {
+      execFileSync("mount", ["-t", "tmpfs", "-o", `size=${disk},mode=700`, "lanes", this.home], { timeout: 10_000 });
+      this.#mounted = true;
+    }
     if (this.#uid !== undefined) chownSync(this.home, this.#uid, this.#uid);
   }
 
@@ -223,6 +233,7 @@ export class Stage {
   }
 
   remove(): void {
+    if (this.#mounted) execFileSync("umount", ["-l", this.home], { timeout: 10_000 });
     rmSync(this.dir, { recursive: true, force: true });
   }
 }
