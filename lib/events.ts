@@ -2,6 +2,7 @@
 // What onEvent is told: the course of a lane's life, and what went wrong beside the calls.
 import { wordsOf, type LaneError } from "./errors.js";
 import { onRejection } from "./lines.js";
+import type { Reach } from "./reach.js";
 
 /**
  * A lane has entered a state: `queued` (waiting for a place), `creating`, `booting`, `connecting`, `ready`, `closing`,
@@ -19,6 +20,8 @@ export interface LaneStateEvent {
   readonly position?: number;
   /** Of `queued`: how many wait, this lane included. */
   readonly of?: number;
+  /** Of `ready` with `network: "open"`: what the guest reaches besides the internet. */
+  readonly reach?: Reach;
 }
 
 /** Something worth knowing that stops nothing, such as KVM that does not work. */

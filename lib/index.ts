@@ -20,6 +20,8 @@ export type { LinesOptions } from "./iterate.js";
 export type { Lane } from "./lane.js";
 export type { LimaOptions } from "./options.js";
 export type { ProjectImage } from "./project.js";
+export type { Reach } from "./reach.js";
+export type { ReporterChoice } from "./reporter.js";
 export type { LaneProcess, ProcessEnd, SpawnOptions } from "./process.js";
 export type {
   LaneCloseFailedEvent,

@@ -7,6 +7,7 @@ import { tell, type LaneEvent } from "./events.js";
 import { signedDigests } from "./images.js";
 import { Lane, type NativeLane } from "./lane.js";
 import { START_TIMEOUT_ADVISED, type ResolvedOptions } from "./options.js";
+import { reachNow } from "./reach.js";
 import { checkEnv } from "./rules.js";
 
 /** What is known of a lane without its handle: nothing in here leads to that. */
@@ -82,7 +83,8 @@ export async function openLane(
   let ended: string | undefined;
   let id = 0;
   const onLane = (value: unknown): void => {
-    const event = value as LaneEvent;
+    const told = value as LaneEvent;
+    const event = told.type === "ready" && options.network === "open" ? { ...told, reach: reachNow() } : told;
     if (event.type === "closed" || event.type === "stuck") {
       engine.forget(id);
       ended = event.message ?? "it has ended";

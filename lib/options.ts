@@ -3,6 +3,7 @@
 import { badOption } from "./errors.js";
 import type { LaneEvent } from "./events.js";
 import { imageRule, settleProject, type ProjectImage, type SettledProject } from "./project.js";
+import { reporting, type ReporterChoice } from "./reporter.js";
 import * as is from "./rules.js";
 
 /** Options of `lima()`. All are optional. */
@@ -108,6 +109,12 @@ export interface LimaOptions {
   readonly copyOutRoot?: string | undefined;
   /** Told about the lane's life. What it throws is reported as a process warning. */
   readonly onEvent?: ((event: LaneEvent) => void) | undefined;
+  /**
+   * Whether the lane's life is written to stderr, one line an event: waiting for a place, create, boot, connect, ready, each
+   * with its time. `"auto"`: where stderr is a terminal. `"on"`: always. Default `"off"`. Warnings are lines then too, and no
+   * process warnings.
+   */
+  readonly reporter?: ReporterChoice | undefined;
 }
 
 export type OptionName = keyof LimaOptions;
@@ -136,7 +143,7 @@ type Defaulted =
   | "allowUnknownLima"
   | "env";
 
-export type ResolvedOptions = Omit<LimaOptions, "image"> & { readonly [K in Defaulted]: NonNullable<LimaOptions[K]> } & {
+export type ResolvedOptions = Omit<LimaOptions, "image" | "reporter"> & { readonly [K in Defaulted]: NonNullable<LimaOptions[K]> } & {
   readonly image?: string | SettledProject | undefined;
 };
 
@@ -289,6 +296,12 @@ export const OPTIONS: readonly OptionSpec[] = [
     dflt: "nearest ancestor of the target with `.git`, else its deepest existing parent",
   }),
   spec("onEvent", is.func, undefined, "told about the lane's life", { dflt: "none" }),
+  spec(
+    "reporter",
+    is.oneOf("off", "auto", "on"),
+    "off",
+    'what happens while a lane starts and ends, as lines on stderr; `"auto"`: where that is a terminal',
+  ),
 ];
 
 export const OPTION_NAMES: readonly string[] = OPTIONS.map((option) => option.name);
@@ -318,6 +331,11 @@ export function resolveOptions(options: LimaOptions = {}, known = OPTION_NAMES):
   resolved["env"] = { ...options.env };
   const { imageKeys } = resolved as unknown as ResolvedOptions;
   if (imageKeys !== undefined) resolved["imageKeys"] = [...imageKeys];
+  // It is a listener before the user's own from here on.
+  const { reporter, ...rest } = resolved as { readonly reporter: ReporterChoice; readonly onEvent?: ResolvedOptions["onEvent"] };
+  const onEvent = reporting(reporter, rest.onEvent);
+  delete resolved["reporter"];
+  if (onEvent !== undefined) resolved["onEvent"] = onEvent;
   const { image, network } = resolved as unknown as { image: LimaOptions["image"]; network: "open" | "none" };
   if (typeof image === "object") resolved["image"] = settleProject(image, { network });
   return Object.freeze(resolved) as unknown as ResolvedOptions;

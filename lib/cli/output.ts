@@ -3,10 +3,23 @@
 import pc from "picocolors";
 import { asLaneError } from "../errors.js";
 
-const out = pc.createColors(pc.isColorSupported && process.stdout.isTTY === true);
-const err = pc.createColors(pc.isColorSupported && process.stderr.isTTY === true);
+/**
+ * NO_COLOR (any text) means none, whatever else is set; FORCE_COLOR (any text but 0 and false) means colours also without a
+ * terminal; otherwise a terminal gets them that can show them.
+ */
+export function wantsColour(terminal: boolean, env: NodeJS.ProcessEnv = process.env): boolean {
+  if ((env["NO_COLOR"] ?? "") !== "") return false;
+  const force = env["FORCE_COLOR"] ?? "";
+  if (force !== "") return force !== "0" && force !== "false";
+  return terminal && env["TERM"] !== "dumb";
+}
+
+const out = pc.createColors(wantsColour(process.stdout.isTTY === true));
+const err = pc.createColors(wantsColour(process.stderr.isTTY === true));
 
 export const colours = out;
+/** Those of stderr. */
+export const errColours = err;
 
 export function print(text: string): void {
   process.stdout.write(`${text}\n`);

@@ -40,7 +40,7 @@ it("says what is enforced, what is not, and by what", () => {
 
 it("takes the options of lima(), and none that it does not have", () => {
   const help = explain(["--help"]).out;
-  const words = OPTION_NAMES.filter((name) => !["env", "onEvent", "home", "limactlPath"].includes(name));
+  const words = OPTION_NAMES.filter((name) => !["env", "onEvent", "reporter", "home", "limactlPath"].includes(name));
   const kebab = (name: string) => name.replace(/GiB|MiB/g, (u) => `-${u.toLowerCase()}`).replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
   expect(words.filter((name) => !help.includes(`--${kebab(name)} <value>`))).toEqual([]);
   expect(explain(["--memory-gib", "300"])).toMatchObject({ code: 1, err: expect.stringMatching(/^error BAD_OPTION: option memoryGiB must be a number from 1 to 256/) });

@@ -30,7 +30,13 @@ const BOUNDS: [keyof LimaOptions, number, number, boolean][] = [
   ["maxDiskGrowthGiB", 0.001, 4096, false],
   ["maxHostLogMiB", 1, 65536, true],
   ["minHostFreeGiB", 0, 65536, false],
+  ["keepManifestDays", 0, 3650, true],
 ];
+
+it("no option with a number is left out here", () => {
+  const numbers = OPTIONS.filter(({ default: d, boundsText }) => typeof d === "number" || /\(number\)/.test(boundsText)).map(({ name }) => name);
+  expect(BOUNDS.map(([name]) => name).sort()).toEqual(numbers.sort());
+});
 
 describe("defaults", () => {
   it("are those of the documentation", () => {
@@ -124,6 +130,8 @@ describe("texts and choices", () => {
     [{ worktreePath: "/home/agent/w/" }, /worktreePath .*use "\/home\/agent\/w"/],
     [{ worktreePath: "/" }, /worktreePath must be an absolute, normalised path below \/ .*, not \/ itself/],
     [{ worktreePath: "/a\x07b" }, /worktreePath .* control characters/],
+    [{ reporter: true }, /reporter must be "off" or "auto" or "on", not the boolean true/],
+    [{ onLowSpace: "kill" }, /onLowSpace must be "close" or "event", not "kill"/],
     [{ onEvent: {} }, /onEvent must be a function, not an object/],
     [{ env: ["A=1"] }, /env must be an object of names and texts, not an array/],
     [{ env: { "A-B": "1" } }, /"A-B" is not a variable's name/],

@@ -5,6 +5,7 @@ import { engine } from "../../engine.js";
 import type { NativeValue } from "../../native.js";
 import { resolveOptions } from "../../options.js";
 import { outsideDangers } from "../../outside.js";
+import { reachNow, reachText } from "../../reach.js";
 import { enforcedTable } from "../manifest.js";
 import { colours, plain, print, printJson } from "../output.js";
 import { addCommon } from "./common.js";
@@ -35,8 +36,10 @@ async function explain(command: Command, json: boolean): Promise<void> {
     engine().request<readonly Enforced[]>("explain", options as { readonly [name: string]: NativeValue }),
     warnings(),
   ]);
-  if (json) return printJson({ enforced, repository });
+  const reach = options.network === "open" ? reachNow() : null;
+  if (json) return printJson({ enforced, reach, repository });
   print(enforcedTable(enforced));
+  if (reach !== null) print(`\n${colours.yellow('network "open"')} reaches ${plain(reachText(reach))}.`);
   const dangers = (repository ?? []).filter(({ danger }) => danger);
   if (dangers.length === 0) return;
   print(`\n${colours.bold("In this repository")}`);
@@ -46,7 +49,7 @@ async function explain(command: Command, json: boolean): Promise<void> {
 export function addExplain(program: Command): void {
   const command = addLaneOptions(addCommon(program.command("explain"), { limactl: true }))
     .description("say, before anything is started, what these options enforce, what they do not, and by what means")
-    .option("--json", "print one JSON object: {enforced: [{what, enforced, by}], repository: [{what, danger, detail, cure}]}")
+    .option("--json", "print one JSON object: {enforced: [{what, enforced, by}], reach: {networks, hostPorts, docker}, repository: [{what, danger, detail, cure}]}")
     .addHelpText(
       "after",
       "\nThe options are those of lima(). Nothing is started. The same table, read off what runs, is in `agent-lane inspect` and in\n" +

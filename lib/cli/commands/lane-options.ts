@@ -5,7 +5,7 @@ import { Option } from "commander";
 import { OPTIONS, type LimaOptions, type OptionName, type OptionSpec } from "../../options.js";
 
 /** What is no value, or has an option of its own in every command. */
-const NOT_HERE: readonly OptionName[] = ["env", "onEvent", "home", "limactlPath"];
+const NOT_HERE: readonly OptionName[] = ["env", "onEvent", "reporter", "home", "limactlPath"];
 
 const kebab = (name: string): string => name.replace(/GiB|MiB/g, (unit) => `-${unit.toLowerCase()}`).replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
 
