@@ -12,6 +12,8 @@ const LEAVE_MS = 2000;
 
 export interface Interrupt {
   readonly signal: AbortSignal;
+  /** Which one came. */
+  readonly by: () => NodeJS.Signals | undefined;
   /** Says that what is done now ends by `signal`. Until then the whole engine is closed. */
   endsBySignal(): void;
 }
@@ -29,7 +31,7 @@ export async function interruptible(work: (interrupt: Interrupt) => Promise<void
   };
   for (const name of NAMES) process.on(name, onSignal);
   try {
-    await work({ signal: controller.signal, endsBySignal: () => (byItself = true) });
+    await work({ signal: controller.signal, by: () => by, endsBySignal: () => (byItself = true) });
   } catch (error) {
     if (by === undefined) throw error;
   } finally {

@@ -38,6 +38,17 @@ export function countArgument(value: string): number {
   throw new InvalidArgumentError("It must be a whole number from 1.");
 }
 
+const SECONDS: Readonly<Record<string, number>> = { "": 1, s: 1, m: 60, h: 3600 };
+const TIME_MOST = 86_400;
+
+/** A length of time in seconds, as a number or with a unit: 90, 90s, 10m, 2h. */
+export function durationArgument(value: string): number {
+  const [, digits = "", unit = ""] = /^(\d{1,7}(?:\.\d{1,3})?)([smh]?)$/.exec(value) ?? [];
+  const seconds = Math.ceil(Number(digits) * (SECONDS[unit] ?? NaN));
+  if (digits !== "" && seconds >= 1 && seconds <= TIME_MOST) return seconds;
+  throw new InvalidArgumentError("It must be a time from 1s to 24h, such as 90s, 10m or 2h.");
+}
+
 /** The shell leaves the ~ of --home=~/x as it is, so we know it as in AGENT_LANE_HOME. */
 function homeArgument(value: string): string {
   return /^~(\/|$)/.test(value) ? value : pathArgument(value);

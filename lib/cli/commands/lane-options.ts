@@ -24,11 +24,21 @@ function valueOf(spec: OptionSpec, word: string): unknown {
   return word === "true" || word === "false" ? word === "true" : word;
 }
 
-/** Adds an option for each of lima()'s that can be written in one word. */
-export function addLaneOptions(command: Command): Command {
-  for (const spec of OPTIONS.filter(({ name }) => !NOT_HERE.includes(name))) {
+/** For the help and the completion; what is given is checked where lima()'s options are. */
+function choicesOf({ boundsText }: OptionSpec): string[] | undefined {
+  if (boundsText === "true or false") return ["true", "false"];
+  const words = [...boundsText.matchAll(/`"(\w+)"`/g)].map((m) => m[1] ?? "");
+  return words.length > 0 ? words : undefined;
+}
+
+/** Adds an option for each of lima()'s that can be written in one word, but `without`. */
+export function addLaneOptions(command: Command, without: readonly OptionName[] = []): Command {
+  for (const spec of OPTIONS.filter(({ name }) => !NOT_HERE.includes(name) && !without.includes(name))) {
     const doc = `${spec.doc.replaceAll("`", "")} (default: ${spec.defaultText.replaceAll("`", "")})`;
-    command.addOption(new Option(`--${kebab(spec.name)} <value>`, doc).argParser((word) => valueOf(spec, word)));
+    const option = new Option(`--${kebab(spec.name)} <value>`, doc).argParser((word) => valueOf(spec, word));
+    const words = choicesOf(spec);
+    if (words !== undefined) option.argChoices = words;
+    command.addOption(option);
   }
   return command;
 }
