@@ -52,16 +52,47 @@ export function plain(value: unknown): string {
   return text.replace(/[\x00-\x1f]/g, (c) => (c === "\n" ? " " : "?")).replace(UNSEEN, "?");
 }
 
-/** Left-aligned columns, two blanks apart, a bold header. */
-export function table(header: readonly string[], rows: readonly (readonly string[])[]): string {
+/** Lines of at most `room` columns, broken at blanks; a word that is longer than that stays whole. */
+export function wrap(text: string, room: number): string[] {
+  const lines: string[] = [];
+  for (const word of text.split(" ")) {
+    const last = lines.at(-1);
+    if (last !== undefined && width(last) + 1 + width(word) <= room) lines[lines.length - 1] = `${last} ${word}`;
+    else lines.push(word);
+  }
+  return lines;
+}
+
+// With less than this the last column would be a tower of single words.
+const LAST_LEAST = 24;
+
+/** A row that has no place beside the others: its first cell, and below it what the others are. */
+function block(header: readonly string[], row: readonly string[], columns: number): string {
+  const facts = header.flatMap((name, i) => (i === 0 || (row[i] ?? "") === "" ? [] : [`${out.dim(name)} ${row[i] ?? ""}`]));
+  return [out.bold(row[0] ?? ""), ...wrap(facts.join(", "), columns - 2).map((line) => `  ${line}`)].join("\n");
+}
+
+/**
+ * Left-aligned columns, two blanks apart, a bold header. On a terminal the last column is broken within itself, and where that
+ * has no room each row is a block of its own; elsewhere a row is a line.
+ */
+export function table(
+  header: readonly string[],
+  rows: readonly (readonly string[])[],
+  columns = process.stdout.isTTY === true ? process.stdout.columns : undefined,
+): string {
   const widths = header.map((name, i) => Math.max(width(name), ...rows.map((row) => width(row[i] ?? ""))));
-  const line = (cells: readonly string[]): string =>
-    cells
-      .map((cell, i) =>
-        i === widths.length - 1 ? cell : cell + " ".repeat(Math.max(0, (widths[i] ?? 0) - width(cell))),
-      )
-      .join("  ")
-      .trimEnd();
+  const last = widths.length - 1;
+  const before = widths.slice(0, last).reduce((sum, n) => sum + n + 2, 0);
+  const needed = before + (widths[last] ?? 0);
+  const room = columns === undefined || needed <= columns ? Infinity : columns - before;
+  if (room < LAST_LEAST && rows.length > 0) return rows.map((row) => block(header, row, columns ?? 80)).join("\n");
+  const line = (cells: readonly string[]): string => {
+    const front = cells.slice(0, last).map((cell, i) => cell + " ".repeat(Math.max(0, (widths[i] ?? 0) - width(cell)) + 2)).join("");
+    const text = cells[last] ?? "";
+    const [first = "", ...more] = room === Infinity ? [text] : wrap(text, room);
+    return [`${front}${first}`.trimEnd(), ...more.map((part) => " ".repeat(before) + part)].join("\n");
+  };
   return [out.bold(line(header)), ...rows.map(line)].join("\n");
 }
 

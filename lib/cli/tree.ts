@@ -34,7 +34,7 @@ const ARGUMENTS: Readonly<Record<string, Kind>> = {
   name: "lane", id: "image", manifest: "run", command: "command", path: "file", file: "file", tar: "file", src: "file", dst: "file",
 };
 const OPTIONS: Readonly<Record<string, Kind>> = {
-  image: "image", patch: "file", key: "file", limactl: "file", lock: "file", out: "file", packages: "dir", home: "dir", dir: "dir", "copy-out-root": "dir",
+  image: "image", patch: "file", key: "file", limactl: "file", lock: "file", out: "file", packages: "file", home: "dir", dir: "dir", "copy-out-root": "dir",
 };
 
 /** The text that was added to a help, which commander only tells to an output. */

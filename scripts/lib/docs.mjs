@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generated parts of the documentation, made of src/err.h and lib/; run by generate-docs, compared by
+// The generated parts of the documentation, made of src/err.h and lib/: tables, docs/CLI.md and the man page; run by generate-docs, compared by
 // test/ts/docs.test.ts.
-import { readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -54,8 +54,10 @@ function withOptions(readme, table) {
 }
 
 /** The text that each file should have, by path. */
-export function pages({ optionTable, ownErrors }) {
+export function pages({ optionTable, ownErrors, manPage, cliPage }) {
   return {
+    "man/agent-lane.1": manPage,
+    "docs/CLI.md": cliPage,
     "README.md": withOptions(read("README.md"), optionTable),
     "docs/ERRORS.md": errorsPage(errorTable(read("src/err.h")), ownErrors),
   };
@@ -64,6 +66,12 @@ export function pages({ optionTable, ownErrors }) {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const { optionTable } = await import("../../dist/options.js");
   const { OWN_ERRORS } = await import("../../dist/errors.js");
-  const made = pages({ optionTable: optionTable(), ownErrors: OWN_ERRORS });
+  const { makeProgram } = await import("../../dist/cli/program.js");
+  const { cliPage, manPage } = await import("../../dist/cli/pages.js");
+  const { treeOf } = await import("../../dist/cli/tree.js");
+  // Where the package is on a user's machine, not on this one.
+  const tree = treeOf(makeProgram("node_modules/@agent-lane/provider-lima"));
+  const made = pages({ optionTable: optionTable(), ownErrors: OWN_ERRORS, manPage: manPage(tree), cliPage: cliPage(tree) });
+  mkdirSync(join(root, "man"), { recursive: true });
   for (const [path, text] of Object.entries(made)) writeFileSync(join(root, path), text);
 }

@@ -6,7 +6,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, expect, it, vi } from "vitest";
 import { isNewEnough } from "../../lib/cli/commands/doctor.js";
-import { bytes, plain, printJson, table, when } from "../../lib/cli/output.js";
+import { bytes, plain, printJson, table, wantsColour, when } from "../../lib/cli/output.js";
+import { makeProgram } from "../../lib/cli/program.js";
+import { flat, treeOf } from "../../lib/cli/tree.js";
 import { commandPackages } from "./support/stage.js";
 
 const root = join(import.meta.dirname, "..", "..");
@@ -37,16 +39,46 @@ describe("usage", () => {
     expect(run(["--version"])).toEqual({ status: 0, out: `${version}\n`, err: "" });
   });
 
+  const tree = flat(treeOf(makeProgram()));
+  const leaves = tree.filter(({ path, commands }) => path.length > 0 && commands.length === 0).map(({ path }) => path.join(" "));
+
   it("--help shows every command, examples and the exit status", () => {
     const { status, out } = run(["--help"]);
     expect(status).toBe(0);
-    for (const word of ["image/build DIR --flavour base", "doctor", "ls", "inspect", "logs", "events", "close", "shell", "cp", "reap", "image", "Examples:", "Exit status:"]) expect(out).toContain(word);
+    for (const word of ["image/build DIR --flavour base", "Examples:", "Exit status:", "125"]) expect(out).toContain(word);
+    for (const { name } of tree[0]!.commands) expect(out).toMatch(new RegExp(`^  ${name}[ |]`, "m"));
   });
 
-  it.each([["doctor"], ["ls"], ["inspect"], ["logs"], ["events"], ["close"], ["shell"], ["cp"], ["reap"], ["image import"], ["image export"], ["image ls"], ["image inspect"], ["image verify"], ["image rm"], ["image prune"]])("%s --help has an example", (command) => {
+  it("knows them all here", () => {
+    expect(leaves.length).toBeGreaterThan(25);
+    for (const name of ["run", "demo", "doctor", "completion", "image ls"]) expect(leaves).toContain(name);
+  });
+
+  it.each(leaves)("%s --help has an example", (command) => {
     const { status, out } = run([...command.split(" "), "--help"]);
     expect(status).toBe(0);
-    expect(out).toMatch(/Examples?:\n +agent-lane /);
+    expect(out).toMatch(/Examples?:\n +(?:\S.* )?(?:eval "\$\()?agent-lane /);
+  });
+
+  it("every command, argument and option says what it is", () => {
+    const silent = tree.flatMap(({ path, doc, options, args }) => [
+      ...(doc === "" ? [path.join(" ")] : []),
+      ...[...options.map((o) => [o.long, o.doc] as const), ...args.map((a) => [a.name, a.doc] as const)].filter(([, text]) => text === "").map(([name]) => `${path.join(" ")} ${name}`),
+    ]);
+    expect(silent).toEqual([]);
+  });
+
+  it.each([
+    [["imgae"], "Did you mean image?"],
+    [["rnu", "--", "x"], "Did you mean run?"],
+    [["image", "imprt"], "Did you mean import?"],
+    [["ls", "--jsn"], "Did you mean --json?"],
+    [["run", "--memory-gb", "2", "--", "x"], "Did you mean --memory-gib?"],
+    [["completion", "bsh"], "Allowed choices are bash, zsh, fish"],
+  ])("%j: %s", (args, words) => {
+    const { status, out, err } = run(args);
+    expect([status, out]).toEqual([2, ""]);
+    expect(err).toContain(words);
   });
 
   it.each([[["nonsense"]], [["ls", "--nonsense"]], [["image", "import"]], [["ls", "extra"]], [["close"]], [["logs", "x", "-n", "0"]], [["logs", "x", "--only", "y"]], [["inspect"]], [[]]])(
@@ -202,6 +234,19 @@ describe("output", () => {
     ).toBe("a     long\nxxxx  y\nz");
   });
 
+  it("fits a terminal: the last column broken within itself, or a block for each row", () => {
+    const bare = (text: string): string => text.replace(/\x1b\[\d+m/g, "");
+    const long = "one two three four five six seven eight nine ten";
+    const rows = [["x", "yes", long], ["longer", "no", "short"]];
+    expect(bare(table(["what", "held", "by"], rows, 200))).toBe(`what    held  by\nx       yes   ${long}\nlonger  no    short`);
+    expect(bare(table(["what", "held", "by"], rows, 40))).toBe(
+      "what    held  by\nx       yes   one two three four five\n              six seven eight nine ten\nlonger  no    short",
+    );
+    expect(bare(table(["what", "held", "by"], rows, 30))).toBe("x\n  held yes, by one two three\n  four five six seven eight\n  nine ten\nlonger\n  held no, by short");
+    for (const columns of [30, 40, 61, 62, 200]) for (const line of bare(table(["what", "held", "by"], rows, columns)).split("\n")) expect(line.length).toBeLessThanOrEqual(columns);
+    expect(bare(table(["a"], [], 1))).toBe("a");
+  });
+
   it("says times and sizes for people", () => {
     expect([
       when(100, 100),
@@ -211,6 +256,27 @@ describe("output", () => {
       when(100 + 4 * 86400, 100),
     ]).toEqual(["in 0 s", "60 s ago", "in 10 min", "2 h ago", "in 4 d"]);
     expect([bytes(5), bytes(300 * 2 ** 20), bytes(3 * 2 ** 30)]).toEqual(["5 B", "300 MiB", "3.0 GiB"]);
+  });
+});
+
+describe("colours", () => {
+  it.each([
+    [true, {}, true],
+    [false, {}, false],
+    [true, { TERM: "dumb" }, false],
+    [true, { NO_COLOR: "1" }, false],
+    [true, { NO_COLOR: "" }, true],
+    [false, { FORCE_COLOR: "1" }, true],
+    [false, { FORCE_COLOR: "3" }, true],
+    [true, { FORCE_COLOR: "0" }, false],
+    [true, { FORCE_COLOR: "false" }, false],
+    [false, { FORCE_COLOR: "" }, false],
+    [true, { NO_COLOR: "1", FORCE_COLOR: "1" }, false],
+  ])("terminal %s, %j: %s", (terminal, env, wanted) => expect(wantsColour(terminal, env)).toBe(wanted));
+
+  it("are in the output of a real command only where they are wanted", () => {
+    const colour = (env: NodeJS.ProcessEnv) => run(["explain"], { NO_COLOR: undefined, ...env }).out.includes("\x1b[");
+    expect([colour({}), colour({ FORCE_COLOR: "1" }), colour({ FORCE_COLOR: "1", NO_COLOR: "1" })]).toEqual([false, true, false]);
   });
 });
 

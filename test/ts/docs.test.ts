@@ -4,6 +4,9 @@ import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { errorTable, pages } from "../../scripts/lib/docs.mjs";
+import { cliPage, manPage } from "../../lib/cli/pages.js";
+import { makeProgram } from "../../lib/cli/program.js";
+import { treeOf } from "../../lib/cli/tree.js";
 import { asLaneError, badOption, CORE_ERROR_CODES, OWN_ERRORS } from "../../lib/errors.js";
 import { optionTable } from "../../lib/options.js";
 
@@ -12,7 +15,8 @@ const read = (path: string) => readFileSync(join(root, path), "utf8");
 const header = read("src/err.h");
 
 describe("generated text", () => {
-  const made = pages({ optionTable: optionTable(), ownErrors: OWN_ERRORS });
+  const tree = treeOf(makeProgram("node_modules/@agent-lane/provider-lima"));
+  const made = pages({ optionTable: optionTable(), ownErrors: OWN_ERRORS, manPage: manPage(tree), cliPage: cliPage(tree) });
 
   it.each(Object.keys(made))("%s is current (else: scripts/generate-docs)", (path) => {
     expect(read(path)).toBe(made[path]);

@@ -44,6 +44,7 @@ describe("npm pack", () => {
       `prebuilds/${platform}/keeper`,
       "prebuilds/guest/agent-x86_64",
       "docs/ERRORS.md",
+      "man/agent-lane.1",
       "docs/image-manifest.schema.json",
       "package.json",
     ])

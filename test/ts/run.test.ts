@@ -229,7 +229,7 @@ it("a patch that is too large, and a host without git or tar, are said and exit 
     writeFileSync(few + "/tar", "#!/bin/sh\\necho tar: it is broken >&2; exit 2\\n", { mode: 0o755 });
     report("no tar", await run(["--", "true"], { env: { PATH: few + ":" + process.env.PATH } }));
   `);
-  expect(said["large"]).toMatchObject({ code: 125, out: "", err: expect.stringMatching(/^error FILE_TOO_LARGE: /) });
+  expect(said["large"]).toMatchObject({ code: 125, out: "", err: expect.stringMatching(/^error FILE_TOO_LARGE: the patch was not taken: .*\ncure: .*--max-copy-out-bytes/) });
   expect(said["there"]).toBe(false);
   expect(said["no git"]).toMatchObject({ code: 125, err: expect.stringMatching(/^error SOURCE_UNREADABLE: .*spawn git ENOENT/) });
   expect(said["no tar"]).toMatchObject({ code: 125, err: expect.stringMatching(/^error SOURCE_UNREADABLE: the files of work-host could not be packed: tar: it is broken\n/) });

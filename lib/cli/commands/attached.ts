@@ -3,6 +3,7 @@
 import { engine } from "../../engine.js";
 import { LaneError } from "../../errors.js";
 import { plain } from "../output.js";
+import { waited } from "../progress.js";
 import { common, type CommonOptions } from "./common.js";
 
 type Row = Readonly<Record<string, unknown>>;
@@ -29,7 +30,8 @@ async function attach(
 ): Promise<string> {
   const wanted = name ?? (await onlyLane(options));
   try {
-    return (await engine().request<{ lane: string }>("attach", { ...common(options), lane: wanted })).lane;
+    const way = engine().request<{ lane: string }>("attach", { ...common(options), lane: wanted });
+    return (await waited(`entering ${wanted}`, way)).lane;
   } catch (error) {
     if (!(error instanceof LaneError) || error.code !== "BAD_NAME") throw error;
     throw new LaneError({ code: error.code, message: error.message, cure: `${error.cure} ${hint(wanted)}` });

@@ -3,6 +3,7 @@
 import type { Command } from "commander";
 import { engine } from "../../engine.js";
 import { asLaneError, type LaneError } from "../../errors.js";
+import { waited } from "../progress.js";
 import { colours, complain, plain, print, printJson } from "../output.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 
@@ -38,7 +39,8 @@ export function addClose(program: Command): void {
     )
     .action(async (names: string[], options: CommonOptions & { json?: boolean }) => {
       // At once: each may wait for its owner.
-      const results = await Promise.all([...new Set(names)].map((name) => close(name, options)));
+      const named = [...new Set(names)];
+      const results = await waited(`closing ${named.length === 1 ? named[0] : `${named.length} lanes`}`, Promise.all(named.map((name) => close(name, options))));
       if (results.some((r) => !r.outcome.ok)) process.exitCode = 1;
       if (options.json === true) return printJson(results.map((r) => r.outcome));
       for (const { outcome, error } of results) {

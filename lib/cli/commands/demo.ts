@@ -21,6 +21,7 @@ interface DemoOptions extends CommonOptions {
   readonly accelerator: "auto" | "tcg";
   readonly transport: "auto" | "shell" | "port";
   readonly allowUnknownLima?: boolean;
+  readonly worktreePath?: string;
   readonly json?: boolean;
 }
 
@@ -77,11 +78,11 @@ class Demo {
   }
 
   async run(): Promise<boolean> {
-    const { home, limactl, network, image, accelerator, transport, allowUnknownLima } = this.#options;
+    const { home, limactl, network, image, accelerator, transport, allowUnknownLima, worktreePath } = this.#options;
     let lane: Lane | undefined;
     try {
       lane = await createLane({
-        home, limactlPath: limactl, network, image, accelerator, transport, allowUnknownLima,
+        home, limactlPath: limactl, network, image, accelerator, transport, allowUnknownLima, worktreePath,
         cpus: 1, memoryGiB: 1, timeoutMinutes: 15, startTimeoutSeconds: START_SECONDS, queueTimeoutSeconds: 3600,
         onEvent: this.#progress.event,
       });
@@ -178,6 +179,7 @@ export function addDemo(program: Command): void {
     .addOption(new Option("--accelerator <accelerator>", "as of lima()").choices(["auto", "tcg"]).default("auto"))
     .addOption(new Option("--transport <transport>", "as of lima()").choices(["auto", "shell", "port"]).default("auto"))
     .option("--allow-unknown-lima", "accept a limactl whose version cannot be read")
+    .addOption(new Option("--worktree-path <path>", "as of lima()").hideHelp())
     .option("--json", "print one JSON object: {ok, network, steps: [{seconds, what, seen, ok}]}")
     .addHelpText(
       "after",

@@ -6,6 +6,7 @@ import type { Command } from "commander";
 import { engine } from "../../engine.js";
 import { packageDir } from "../../native.js";
 import { outsideDangers } from "../../outside.js";
+import { waited } from "../progress.js";
 import { colours, plain, print, printJson, table } from "../output.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 
@@ -63,11 +64,8 @@ export function addDoctor(program: Command): void {
         "  agent-lane doctor\n  agent-lane doctor --json | jq .ok",
     )
     .action(async (options: CommonOptions & { image?: string; allowUnknownLima?: boolean; json?: boolean }) => {
-      const core = await engine().request<Report>("doctor", {
-        ...common(options),
-        image: options.image,
-        allowUnknownLima: options.allowUnknownLima,
-      });
+      const asked = { ...common(options), image: options.image, allowUnknownLima: options.allowUnknownLima };
+      const core = await waited("looking at this machine", engine().request<Report>("doctor", asked));
       const node = nodeCheck();
       const report = { ok: core.ok && node.status === "found", checks: [node, ...core.checks, ...(await repositoryChecks())] };
       process.exitCode = report.ok ? 0 : 1;

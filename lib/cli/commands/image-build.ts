@@ -54,7 +54,7 @@ function say(line: string): void {
 
 function addRecipe(command: Command): Command {
   return addCommon(command, { limactl: true })
-    .addOption(new Option("--arch <arch>", "architecture of the image").choices(ARCHES).default(hostArch()))
+    .addOption(new Option("--arch <arch>", "architecture of the image").choices(ARCHES).default(hostArch(), "this machine's"))
     .option("--packages <file>", "Debian packages to add, one a line; FILE.lock.json beside it pins them", pathArgument)
     .option("--in-lane", "run the recipe in a helper lane, also where this machine could run it itself")
     .option("--helper-image <image>", "image that the helper lane starts from (default: base, else the newest)");

@@ -3,14 +3,23 @@
 import type { Command } from "commander";
 import { Option } from "commander";
 import { OPTIONS, type LimaOptions, type OptionName, type OptionSpec } from "../../options.js";
+import { sizeArgument } from "./common.js";
 
 /** What is no value, or has an option of its own in every command. */
 const NOT_HERE: readonly OptionName[] = ["env", "onEvent", "reporter", "home", "limactlPath"];
 
 const kebab = (name: string): string => name.replace(/GiB|MiB/g, (unit) => `-${unit.toLowerCase()}`).replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
 
+/** What an option says here, where its doc is about code. */
+const WORDS: Partial<Record<OptionName, string>> = {
+  image: "guest image: a name or id of agent-lane image ls, or an unpacked image's directory as an absolute path",
+  imageKeys: "a public key of minisign, one of which must have signed the image, or what it was derived from (repeatable)",
+};
+
 /** The value of a word: numbers and true or false are what they look like, where the option is no text. */
-function valueOf(spec: OptionSpec, word: string): unknown {
+function valueOf(spec: OptionSpec, word: string, before: unknown): unknown {
+  if (spec.name === "imageKeys") return [...(Array.isArray(before) ? (before as unknown[]) : []), word];
+  if (/Bytes$/.test(spec.name) && /[a-z]$/i.test(word)) return sizeArgument(word);
   const reads = (value: unknown): boolean => {
     try {
       spec.rule.check("", value);
@@ -34,8 +43,8 @@ function choicesOf({ boundsText }: OptionSpec): string[] | undefined {
 /** Adds an option for each of lima()'s that can be written in one word, but `without`. */
 export function addLaneOptions(command: Command, without: readonly OptionName[] = []): Command {
   for (const spec of OPTIONS.filter(({ name }) => !NOT_HERE.includes(name) && !without.includes(name))) {
-    const doc = `${spec.doc.replaceAll("`", "")} (default: ${spec.defaultText.replaceAll("`", "")})`;
-    const option = new Option(`--${kebab(spec.name)} <value>`, doc).argParser((word) => valueOf(spec, word));
+    const doc = `${(WORDS[spec.name] ?? spec.doc).replaceAll("`", "")} (default: ${spec.defaultText.replaceAll("`", "")})`;
+    const option = new Option(`--${kebab(spec.name)} <value>`, doc).argParser((word, before) => valueOf(spec, word, before));
     const words = choicesOf(spec);
     if (words !== undefined) option.argChoices = words;
     command.addOption(option);

@@ -4,6 +4,7 @@ import { Option, type Command } from "commander";
 import { engine } from "../../engine.js";
 import { installTimer, uninstallTimer } from "../timer.js";
 import { colours, plain, print, printJson, table } from "../output.js";
+import { waited } from "../progress.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 
 interface Reaped {
@@ -68,11 +69,8 @@ export function addReap(program: Command): void {
     .action(async (options: ReapOptions) => {
       if (options.install === true || options.uninstall === true) return timer(options);
       const dryRun = options.dryRun ?? false;
-      const report = await engine().request<Report>("reap", {
-        ...common(options),
-        force: options.force ?? false,
-        dryRun,
-      });
+      const asked = { ...common(options), force: options.force ?? false, dryRun };
+      const report = await waited("looking for lanes that are past their time", engine().request<Report>("reap", asked));
       if ((report.reaped.some((r) => !r.ok) || report.unlisted.length > 0) && !dryRun) process.exitCode = 1;
       if (options.json === true) return printJson(report);
       const rows = [

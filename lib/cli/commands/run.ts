@@ -29,6 +29,7 @@ const NOT_FOUND = 127;
 const MARGIN_SECONDS = 600;
 const LIFE_MINUTES_MOST = 1440;
 const KEEP_MINUTES = 60;
+const PATCH_MS = 3_600_000;
 const LAST_PATCH_MS = 30_000;
 const BEAT_MS = 250;
 /** About Sandcastle's way, or with a flag of its own here. */
@@ -193,7 +194,10 @@ class Run {
     const path = given === "" ? join(process.cwd(), `${lane.name}.patch`) : given;
     this.#progress.step("bringing the changes out");
     // After Ctrl-C the signal has come already; a second one ends everything at once.
-    const taken = await takePatch(lane, this.#kept, path, AbortSignal.timeout(this.#interrupt.signal.aborted ? LAST_PATCH_MS : 3_600_000));
+    const signal = AbortSignal.timeout(this.#interrupt.signal.aborted ? LAST_PATCH_MS : PATCH_MS);
+    const taken = await takePatch(lane, this.#kept, path, signal).catch((error: unknown) => {
+      throw inOurWords(error);
+    });
     this.#progress.waiting.off();
     if (taken === undefined) return this.#progress.note("agent-lane: the command changed nothing that git would keep");
     const { files, added, removed, look } = await summarise(path);
@@ -210,6 +214,13 @@ class Run {
 function withoutQueue(options: CreateLaneOptions): Omit<CreateLaneOptions, "queueTimeoutSeconds"> {
   const { queueTimeoutSeconds: _queue, ...rest } = options;
   return rest;
+}
+
+/** The lane ends with the run, so what was not taken is gone: how to have it the next time. */
+function inOurWords(error: unknown): unknown {
+  if (!(error instanceof LaneError) || error.code !== "FILE_TOO_LARGE") return error;
+  const { code, message, lane } = error;
+  return new LaneError({ code, message: `the patch was not taken: ${message}`, cure: "Run it again with --max-copy-out-bytes 1GiB; with --keep, agent-lane cp brings parts of it out meanwhile.", lane });
 }
 
 const shellWord = (text: string): string => (/^[\w./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
