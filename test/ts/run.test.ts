@@ -223,6 +223,11 @@ it("a patch that is too large, and a host without git or tar, are said and exit 
   const said = await inRepository(`
     report("large", await run(["--max-copy-out-bytes", "100", "--patch", "big.patch", "--", "sh", "-c", "seq 1000 > big"]));
     report("there", existsSync(REPO + "/big.patch"));
+    report("directory", await run(["--patch", "sub", "--", "true"]));
+    report("git", await run(["--patch", ".git/hooks/pre-commit", "--", "true"]));
+    mkdirSync(REPO + "/fresh");
+    execFileSync("git", ["init", "-q"], { cwd: REPO + "/fresh" });
+    report("fresh", await run(["--patch", "first.patch", "--", "sh", "-c", "echo x > x"], { cwd: REPO + "/fresh" }));
     const [bin] = process.env.PATH.split(":"), few = OPTIONS.home + "/few";
     mkdirSync(few);
     report("no git", await run(["--", "true"], { env: { PATH: few + ":" + bin } }));
@@ -231,6 +236,9 @@ it("a patch that is too large, and a host without git or tar, are said and exit 
   `);
   expect(said["large"]).toMatchObject({ code: 125, out: "", err: expect.stringMatching(/^error FILE_TOO_LARGE: the patch was not taken: .*\ncure: .*--max-copy-out-bytes/) });
   expect(said["there"]).toBe(false);
+  expect(said["directory"]).toMatchObject({ code: 125, err: expect.stringMatching(/^error BAD_OPTION: --patch: \S+ is a directory\n/) });
+  expect(said["git"]).toMatchObject({ code: 125, err: expect.stringMatching(/^error BAD_OPTION: --patch: \S+ is in \.git/) });
+  expect(said["fresh"]).toMatchObject({ code: 0, err: expect.stringMatching(/^agent-lane: first\.patch: 1 file changed, \+1 -0/) });
   expect(said["no git"]).toMatchObject({ code: 125, err: expect.stringMatching(/^error SOURCE_UNREADABLE: .*spawn git ENOENT/) });
   expect(said["no tar"]).toMatchObject({ code: 125, err: expect.stringMatching(/^error SOURCE_UNREADABLE: the files of work-host could not be packed: tar: it is broken\n/) });
 });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent-lane run: a lane for one command. The git work tree goes in, the command runs in it, its changes come out as a patch.
-import { existsSync } from "node:fs";
+import { existsSync, statSync } from "node:fs";
 import { join, posix, relative } from "node:path";
 import { PassThrough } from "node:stream";
 import { InvalidArgumentError, Option, type Command } from "commander";
@@ -117,7 +117,11 @@ class Run {
       if (typeof patch === "string") throw badOption("--patch needs the files that it is against: it does not go with --no-copy");
       return undefined;
     }
-    return typeof patch === "string" ? patch : "";
+    if (typeof patch !== "string") return "";
+    // What the copy would refuse is better known before an hour's work.
+    if (isDirectory(patch)) throw badOption(`--patch: ${patch} is a directory`);
+    if (/(?:^|\/)\.git(?:\/|$)/i.test(patch)) throw badOption(`--patch: ${patch} is in .git, into which nothing of a guest's is written`);
+    return patch;
   }
 
   #ready(lane: Lane): void {
@@ -194,10 +198,14 @@ class Run {
     const path = given === "" ? join(process.cwd(), `${lane.name}.patch`) : given;
     this.#progress.step("bringing the changes out");
     // After Ctrl-C the signal has come already; a second one ends everything at once.
-    const signal = AbortSignal.timeout(this.#interrupt.signal.aborted ? LAST_PATCH_MS : PATCH_MS);
-    const taken = await takePatch(lane, this.#kept, path, signal).catch((error: unknown) => {
+    const { signal } = this.#interrupt, ending = new AbortController();
+    const stop = (): void => void setTimeout(() => ending.abort(), LAST_PATCH_MS).unref();
+    signal.addEventListener("abort", stop, { once: true });
+    if (signal.aborted) stop();
+    const taken = await takePatch(lane, this.#kept, path, AbortSignal.any([ending.signal, AbortSignal.timeout(PATCH_MS)])).catch((error: unknown) => {
       throw inOurWords(error);
     });
+    signal.removeEventListener("abort", stop);
     this.#progress.waiting.off();
     if (taken === undefined) return this.#progress.note("agent-lane: the command changed nothing that git would keep");
     const { files, added, removed, look } = await summarise(path);
@@ -215,6 +223,8 @@ function withoutQueue(options: CreateLaneOptions): Omit<CreateLaneOptions, "queu
   const { queueTimeoutSeconds: _queue, ...rest } = options;
   return rest;
 }
+
+const isDirectory = (path: string): boolean => statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
 
 /** The lane ends with the run, so what was not taken is gone: how to have it the next time. */
 function inOurWords(error: unknown): unknown {
