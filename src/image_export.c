@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An image as a tar archive that can be imported elsewhere: whole or not there, and the same bytes from anybody. */
 #include "image_int.h"
+#include "leftover.h"
 #include "mem.h"
 #include "platform.h"
 #include "tmp_name.h"
@@ -16,11 +17,13 @@
 
 #define CHUNK ((size_t) 1 << 20)
 #define LOCK_WAIT_MS 10000u
+#define TRIES 8
 
 typedef struct export_s {
   const char *id, *to;
-  char tmp[4200];
-  int dir, out;
+  const char *name;   /* of `to` in its directory */
+  char tmp[AL_TMP_NAME];
+  int dir, into, out; /* into: the directory of `to` */
   struct archive *a;
   time_t created;
   const al__manifest_t *m;
@@ -114,36 +117,63 @@ publish(const export_t *x, al_err_t *err) {
 
   int rc = al_plat_fsync(x->out);
   if (rc) return al_err_set(err, rc, "%.300s cannot be written: %s.", x->to, strerror(-rc));
-  if (link(x->tmp, x->to) == 0) {
-    unlink(x->tmp);
+  if (linkat(x->into, x->tmp, x->into, x->name, 0) == 0) {
+    unlinkat(x->into, x->tmp, 0);
     return 0;
   }
   /* Not every file system has links; there the look comes a moment before. */
-  if (errno == EEXIST || lstat(x->to, &st) == 0)
+  if (errno == EEXIST || fstatat(x->into, x->name, &st, AT_SYMLINK_NOFOLLOW) == 0)
     return al_err_set(err, -EEXIST, "There is something at %.300s already.", x->to);
-  return rename(x->tmp, x->to) ? al_err_set(err, -errno, "%.300s cannot be made: %s.", x->to, strerror(errno)) : 0;
+  return renameat(x->into, x->tmp, x->into, x->name) ? al_err_set(err, -errno, "%.300s cannot be made: %s.", x->to, strerror(errno)) : 0;
+}
+
+/* Opens the directory, in which exports that were killed may have left something. */
+static int
+open_place(export_t *x, al_err_t *err) {
+  const char *slash = strrchr(x->to, '/');
+  size_t head = slash ? (size_t) (slash - x->to) : 0;
+  AL_AUTO_FREE char *path = slash ? al_asprintf("%.*s/", (int) head, x->to) : al_asprintf(".");
+  struct stat st;
+
+  if (!path) return al_err_set(err, -ENOMEM, "Out of memory.");
+  x->name = slash ? slash + 1 : x->to;
+  x->into = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (x->into < 0) return al_err_set(err, -errno, "%.300s cannot be made: %s.", x->to, strerror(errno));
+  if (fstatat(x->into, x->name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+    return al_err_set(err, -EEXIST, "There is something at %.300s already.", x->to);
+  al_leftover_sweep(x->into);
+  return 0;
+}
+
+/* Between making and locking another export may take the file for left over; then it is made again. */
+static int
+make_tmp(export_t *x, al_err_t *err) {
+  int error = EBUSY;
+  for (int i = 0; i < TRIES; i++) {
+    uint64_t r;
+    int rc = al_plat_random(&r, sizeof r);
+    if (rc) return al_err_set(err, rc, "There are no random numbers to be had.");
+    al_tmp_name(x->tmp, r);
+    x->out = openat(x->into, x->tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (x->out >= 0 && al_leftover_lock(x->into, x->tmp, x->out)) return 0;
+    error = x->out < 0 ? errno : EBUSY;
+    if (x->out < 0 && error != EEXIST) break;
+    if (x->out >= 0) close(x->out);
+    x->out = -1;
+  }
+  return al_err_set(err, -error, "%.300s cannot be made: %s.", x->to, strerror(error));
 }
 
 static int
 begin(export_t *x, al_err_t *err) {
-  char name[AL_TMP_NAME];
   struct tm tm = {0};
-  struct stat st;
-  uint64_t r;
 
-  int rc = al_plat_random(&r, sizeof r);
-  if (rc) return al_err_set(err, rc, "There are no random numbers to be had.");
-  if (lstat(x->to, &st) == 0) return al_err_set(err, -EEXIST, "There is something at %.300s already.", x->to);
-  const char *slash = strrchr(x->to, '/');
-  int head = slash ? (int) (slash + 1 - x->to) : 0;
-  al_tmp_name(name, r);
-  int n = snprintf(x->tmp, sizeof x->tmp, "%.*s%s", head, x->to, name);
-  if (n < 0 || (size_t) n >= sizeof x->tmp) return al_err_set(err, -ENAMETOOLONG, "The path is too long.");
+  int rc = open_place(x, err);
+  if (rc) return rc;
   if (!strptime(x->m->created, "%Y-%m-%dT%H:%M:%SZ", &tm))
     return al_err_set(err, AL_EIMAGE_INVALID, "The image's manifest has no date that exists.");
   x->created = timegm(&tm);
-  x->out = open(x->tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (x->out < 0) return al_err_set(err, -errno, "%.300s cannot be made: %s.", x->to, strerror(errno));
+  if ((rc = make_tmp(x, err))) return rc;
   x->a = archive_write_new();
   bool ok = x->a && archive_write_set_format_pax_restricted(x->a) == ARCHIVE_OK &&
     archive_write_add_filter_none(x->a) == ARCHIVE_OK && archive_write_open_fd(x->a, x->out) == ARCHIVE_OK;
@@ -152,13 +182,14 @@ begin(export_t *x, al_err_t *err) {
 
 static int
 export_to(export_t *x, const char *text, size_t len, al_err_t *err) {
-  x->out = -1;
+  x->out = x->into = -1;
   int rc = begin(x, err);
   if (!rc) rc = put_all(x, text, len, err);
   if (!rc) rc = publish(x, err);
   if (x->a) archive_write_free(x->a);
+  if (rc && x->out >= 0) unlinkat(x->into, x->tmp, 0);
   if (x->out >= 0) close(x->out);
-  if (rc && x->out >= 0) unlink(x->tmp);
+  if (x->into >= 0) close(x->into);
   return rc;
 }
 

@@ -167,9 +167,6 @@ int
 al__place_room(al_place_t *p, uint64_t n);
 int
 al__place_failed(al_place_t *p, const char *doing, int error); /* sets p->err */
-/* Locks what was just made under a temporary name, so that nobody takes it for a leftover. False = somebody did. */
-bool
-al__place_lock(const al_place_t *p, const char *tmp, int fd);
 void
 al__place_deinit(al_place_t *p);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transfers, out: the place on the host where one file is put, whole or not at all. */
+#include "leftover.h"
 #include "mem.h"
 #include "platform.h"
 #include "xfer_int.h"
@@ -52,7 +53,7 @@ make_tmp(al_target_t *t) {
     t->fd = openat(t->place.dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (t->fd < 0 && errno == EEXIST) continue;
     if (t->fd < 0) break;
-    if (!al__place_lock(&t->place, name, t->fd)) {
+    if (!al_leftover_lock(t->place.dir, name, t->fd)) {
       close(t->fd);
       t->fd = -1;
       errno = EBUSY;

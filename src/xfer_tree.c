@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transfers, out: a directory of the guest, made from its records in a temporary directory and put in place at once. */
+#include "leftover.h"
 #include "mem.h"
 #include "platform.h"
 #include "xfer_int.h"
@@ -239,7 +240,7 @@ make_tmp(al_tree_out_t *t) {
       unlinkat(p->dir, name, AT_REMOVEDIR);
       return al__place_failed(p, "opening a temporary directory", error);
     }
-    if (!al__place_lock(p, name, fd)) {
+    if (!al_leftover_lock(p->dir, name, fd)) {
       close(fd);
       errno = EBUSY;
       continue;

@@ -2,6 +2,8 @@
 /* Images as archives: what is exported can be imported, and an archive that is anything else leaves nothing behind. */
 #include "image_fixture.h"
 #include "tar_make.h"
+#include <signal.h>
+#include <sys/wait.h>
 
 static tar_make_t tar;
 
@@ -100,6 +102,51 @@ test_image_export_gives_the_same_image_elsewhere(void **state) {
   al_test_write(a.dir, "initrd.img", "Initrd");
   assert_int_equal(al_image_export(&home, a.id, in("out/c.tar"), NULL, NULL, &err), AL_EIMAGE_CORRUPT);
   assert_int_equal(entries(in("out"), NULL), 2);
+}
+
+static int
+killed(void *data, uint64_t done, uint64_t total) {
+  (void) data, (void) done, (void) total;
+  kill(getpid(), SIGKILL);
+  return 0;
+}
+
+/* Another export to the same directory, in the middle of one. */
+static int
+export_beside(void *data, uint64_t done, uint64_t total) {
+  al_err_t err = {0};
+  (void) done, (void) total;
+  if (entries(in("out"), NULL) > 1) return 0;
+  if (al_image_export(&home, data, in("out/beside.tar"), NULL, NULL, &err)) fail_msg("%s", err.msg);
+  return 0;
+}
+
+/* What a killed export has left goes with the next one; what one that is at work has made does not, nor what is others'. */
+static void
+test_image_export_removes_what_killed_ones_left(void **state) {
+  al_image_t a;
+  al_err_t err = {0};
+  int status;
+  (void) state;
+  make_image(in("src"), NULL);
+  import_from(in("src"), &a);
+  mkdir(in("out"), 0700);
+  for (int i = 0; i < 2; i++) {
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) _exit(al_image_export(&home, a.id, in("out/a.tar"), killed, NULL, &err) ? 1 : 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(entries(in("out"), NULL), 1); /* the second has taken away what the first left */
+  }
+  if (al_image_export(&home, a.id, in("out/a.tar"), NULL, NULL, &err)) fail_msg("%s", err.msg);
+  assert_int_equal(entries(in("out"), NULL), 1);
+  assert_int_equal(unlink(in("out/a.tar")), 0);
+  if (al_image_export(&home, a.id, in("out/a.tar"), export_beside, a.id, &err)) fail_msg("%s", err.msg);
+  assert_int_equal(entries(in("out"), NULL), 2);
+  al_test_write(in("out"), ".agent-lane-0123456789abcdef.tmpx", "");
+  if (al_image_export(&home, a.id, in("out/c.tar"), NULL, NULL, &err)) fail_msg("%s", err.msg);
+  assert_int_equal(entries(in("out"), NULL), 4);
 }
 
 /* Every name that could lead out of the store, every kind of entry that is not a file, and what the manifest does not
@@ -223,7 +270,7 @@ int
 main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
   const struct CMUnitTest tests[] = {T(test_image_archive_of_an_image_is_imported),
-    T(test_image_export_gives_the_same_image_elsewhere), T(test_image_hostile_archives_leave_nothing),
+    T(test_image_export_gives_the_same_image_elsewhere), T(test_image_export_removes_what_killed_ones_left), T(test_image_hostile_archives_leave_nothing),
     T(test_image_archives_with_giant_sizes_are_refused), T(test_image_damaged_archives_leave_nothing),
     T(test_image_import_takes_directories_and_files_only)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 /** Module (file name without extension and part suffix) to layer. The longest matching prefix counts. */
 const layers: Record<string, number> = {
   err: 0, mem: 0, utf8: 0, hook: 0,
-  buf: 1, queue: 1, tail: 1, lines: 1, names: 1, ignore: 1, sha256: 1, frame: 1, pacing: 1, val: 1, version: 1, platform: 1, lane: 1, tree: 1, tmp: 1,
+  buf: 1, queue: 1, tail: 1, lines: 1, names: 1, ignore: 1, sha256: 1, frame: 1, pacing: 1, val: 1, version: 1, platform: 1, lane: 1, tree: 1, tmp: 1, leftover: 1,
   work: 2, proc: 2, db: 2, ask: 2,
   home: 3, image: 3, seal: 3, keeper: 3, lima_procs: 3, teardown: 3, lima: 3, transport: 3, registry: 3, chan: 3, run: 3,
   exec: 4, xfer: 4,
@@ -21,7 +21,7 @@ const layers: Record<string, number> = {
 };
 /** Neighbours in one layer that may be included, with the reason. */
 const siblings: Record<string, string[]> = {
-  mem: ["err"], val: ["err"], names: ["err", "utf8"], ignore: ["err"], lines: ["buf", "utf8"], tree: ["names", "frame", "tmp"], tail: ["utf8"], platform: ["names"],
+  mem: ["err"], val: ["err"], names: ["err", "utf8"], ignore: ["err"], lines: ["buf", "utf8"], tree: ["names", "frame", "tmp"], tail: ["utf8"], platform: ["names"], leftover: ["platform", "tmp"],
   db: ["work"],
   image: ["home"], // an image lives in the home's store
   lima_procs: ["home"],
