@@ -8,7 +8,7 @@ import { median, round } from "./stats.mjs";
 const [kept, page] = process.argv.slice(2);
 const BEGIN = "<!-- figures: written by scripts/bench --page -->", END = "<!-- end of figures -->";
 const ORDER = [
-  "exec", "cold", "bulk", "exec-parallel", "stdout-lines", "stdout-bytes", "stdin", "fairness",
+  "exec", "cold", "lanes", "bulk", "exec-parallel", "stdout-lines", "stdout-bytes", "stdin", "fairness",
   "copyin-large", "copyin-small", "copyout", "bundle",
 ];
 
