@@ -41,7 +41,7 @@ export function keysOf(texts: readonly string[]): PublicKey[] {
   return texts.map(publicKey).filter((key) => key !== undefined);
 }
 
-/** Digests of the manifests that one of the keys has signed, for `imageDigests` of a request. */
+/** Digests of the manifests that one of the keys has signed, each with that key, for `imageDigests` of a request. */
 export async function signedDigests(
   engine: Engine,
   place: Place,
@@ -51,5 +51,5 @@ export async function signedDigests(
   const keys = keysOf(texts);
   const found = await signatures(engine, place, keys);
   if (from !== undefined) found.push(...(await signatures(engine, place, keys, from)));
-  return found.filter(({ verdict }) => verdict.state === "valid").map(({ sha256 }) => sha256);
+  return found.flatMap(({ sha256, verdict }) => (verdict.state === "valid" ? [`${sha256} ${verdict.key}`] : []));
 }

@@ -13,6 +13,7 @@ const SIGNATURE = 64;
 const TRUSTED = Buffer.from("trusted comment: ");
 
 export interface PublicKey {
+  readonly text: string;
   /** As minisign shows it. */
   readonly id: string;
   readonly key: KeyObject;
@@ -32,7 +33,7 @@ export function publicKey(text: string): PublicKey | undefined {
   if (raw === undefined || raw.toString("latin1", 0, 2) !== "Ed") return undefined;
   const x = raw.toString("base64url", 2 + ID);
   const key = createPublicKey({ key: { kty: "OKP", crv: "Ed25519", x }, format: "jwk" });
-  return { id: idText(raw.subarray(2, 2 + ID)), key };
+  return { text, id: idText(raw.subarray(2, 2 + ID)), key };
 }
 
 interface Parsed {
@@ -71,7 +72,7 @@ function parse(file: Buffer): Parsed | string {
 }
 
 export type Verdict =
-  | { readonly state: "valid"; readonly keyId: string; readonly comment: string }
+  | { readonly state: "valid"; readonly keyId: string; readonly key: string; readonly comment: string }
   /** No key was given, or none of this id: it has not been checked. */
   | { readonly state: "unchecked"; readonly keyId: string }
   | { readonly state: "invalid"; readonly keyId?: string; readonly why: string };
@@ -85,7 +86,7 @@ export function checkSignature(data: Buffer, file: Buffer, keys: readonly Public
   if (candidates.length === 0) return { state: "unchecked", keyId };
   const digest = createHash("blake2b512").update(data).digest();
   const signed = Buffer.concat([signature, comment]);
-  const good = candidates.some(({ key }) => verify(null, digest, key, signature) && verify(null, signed, key, global));
-  if (!good) return { state: "invalid", keyId, why: "the key did not make it for this manifest" };
-  return { state: "valid", keyId, comment: comment.toString() };
+  const good = candidates.find(({ key }) => verify(null, digest, key, signature) && verify(null, signed, key, global));
+  if (good === undefined) return { state: "invalid", keyId, why: "the key did not make it for this manifest" };
+  return { state: "valid", keyId, key: good.text, comment: comment.toString() };
 }

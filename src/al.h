@@ -58,7 +58,8 @@ al_engine_open(const al_engine_opts_t *opts, al_engine_t **out, al_err_t *err);
  * create        home?, limactlPath?, allowUnknownLima?, cpus, memoryGiB, diskGiB, timeoutMinutes, startTimeoutSeconds, syncInTimeoutSeconds (0 = none),
  *               queueTimeoutSeconds (0 = inside the start timeout), maxConcurrentVms, image?, network,
  *               accelerator, guestSudo, worktreePath, env {NAME: text},
- *               imageDigests? [sha256 of manifests that may be used; must be there with imageKeys]  ->  {lane, worktreePath, home, dir, pid, …}
+ *               imageKeys? [text], imageDigests? ["DIGEST KEY": sha256 of a manifest that may be used, and the
+ *               public key that has signed it; must be there with imageKeys]  ->  {lane, worktreePath, home, dir, pid, …}
  * attach        home?, limactlPath?, lane  ->  {lane}: a ready lane of another process, for the calls below; close leaves it
  * exec          lane, command | argv [..], cwd?, sudo?, env? {}, stdin? bytes, inputOpen?, mode: "whole" | "lines" | "stream"
  *               -> {exitCode, signal, stdout bytes, stderr bytes, stdoutDropped, stderrDropped, spawnNs}

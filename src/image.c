@@ -129,6 +129,23 @@ take_boot(al_image_t *out, const al_image_t *last) {
   out->port = last->port;
 }
 
+/* Who has signed the image at the end of the chain, as far as that is known. */
+static int
+take_signer(const al_home_t *home, const al_image_trust_t *trust, const al__manifest_t *last, al_image_t *out,
+  al_err_t *err) {
+  const char *id = out->parents ? out->parent[out->parents - 1].id : out->id, *key;
+  AL_AUTO_FREE char *signature = NULL;
+
+  if (!al__image_trusted(trust, last->sha256, &key)) return al__image_untrusted(err, out->id);
+  AL_AUTO_FD int dir = al__image_dir(home, id, err);
+  int rc = dir < 0 ? dir : al__signature_load(dir, id, &signature, NULL, err);
+  if (rc || !signature) return rc;
+  out->is_signed = true;
+  al__signature_key_id(signature, out->signer_id);
+  snprintf(out->signer_key, sizeof out->signer_key, "%s", key);
+  return 0;
+}
+
 typedef int (*verify_cb)(const al_home_t *home, const char *id, const al__manifest_t *m, void *data, al_err_t *err);
 
 /* Fills `out` from `m`, then goes along its parents; each is verified, the image itself first. Changes m. */
@@ -154,7 +171,7 @@ resolve(const al_home_t *home, const char *vm_type, const al_image_trust_t *trus
   }
   if (rc) return rc;
   if (out->parents) take_boot(out, at);
-  return al__image_trusted(trust, m->sha256) ? 0 : al__image_untrusted(err, out->id);
+  return take_signer(home, trust, m, out, err);
 }
 
 /* ---- use ---- */

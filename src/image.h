@@ -10,6 +10,7 @@
 #define AL_IMAGE_FORMAT "agent-lane-image/1"
 #define AL_IMAGE_CHAIN_MAX 4 /* images that one disk is made of: itself and what it was derived from */
 #define AL_IMAGE_ID_MAX 72
+#define AL_IMAGE_KEY_MAX 57  /* a public key of minisign in base64 */
 
 /* One image of a chain, by its digest. */
 typedef struct al_image_link_s {
@@ -30,6 +31,10 @@ typedef struct al_image_s {
   bool untrusted_setup; /* code of a project has run in it while it was made */
   al_image_link_t parent[AL_IMAGE_CHAIN_MAX - 1]; /* [0]: what it was derived from, and so on; all have been checked */
   size_t parents;      /* 0: it stands alone */
+  /* What vouches for it: the signature of it, or of the last it was derived from. */
+  bool is_signed;
+  char signer_id[17];  /* of the key, as minisign shows it and as the signature says; "": it does not say */
+  char signer_key[AL_IMAGE_KEY_MAX]; /* the key by which the caller found it valid; "": it has not looked */
 } al_image_t;
 
 /* Called while copying and hashing with bytes done and in all; may be NULL. Non-zero ends it: AL_EINTERRUPTED. */
@@ -39,9 +44,10 @@ typedef int (*al_image_progress_cb)(void *data, uint64_t done, uint64_t total);
  * not. With a list, an image that is not in it, or not derived from one in it, is refused: AL_EIMAGE_UNTRUSTED. */
 typedef struct al_image_trust_s {
   const char *const *sha256; /* borrowed, 64 lower-case hex digits each */
+  const char *const *key;    /* the public key that has signed each; NULL: not told */
   size_t count;
 } al_image_trust_t;
-/* Reads one from a list of texts (copied); `out` is al_free's. No list gives NULL. AL_EBAD_OPTION */
+/* Reads one from a list of texts "DIGEST KEY" (copied); `out` is al_free's. No list gives NULL. AL_EBAD_OPTION */
 int
 al_image_trust_read(const al_val_t *list, al_image_trust_t **out, al_err_t *err);
 

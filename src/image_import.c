@@ -315,7 +315,7 @@ import(al__import_t *im, const al_image_trust_t *trust, al_image_t *out, al_err_
   im->m = m;
   im->to = -1;
   int rc = al__import_head(im, &tar, err);
-  if (!rc && !al__image_trusted(trust, m->sha256)) rc = al__image_untrusted(err, im->id);
+  if (!rc && !al__image_trusted(trust, m->sha256, NULL)) rc = al__image_untrusted(err, im->id);
   if (!rc) rc = into_store(im, tar, err);
   al__image_tar_close(tar);
   al__import_end(im);

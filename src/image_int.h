@@ -150,8 +150,12 @@ al__signature_keep(const char *text, size_t len, char **out, al_err_t *err);
 /* The stored one of the directory, NULL when there is none. AL_EIMAGE_CORRUPT when it is not what was kept. */
 int
 al__signature_load(int dir, const char *id, char **out, size_t *len, al_err_t *err);
+/* The id of its key, as minisign shows it; "" when there is none to be read. */
+void
+al__signature_key_id(const char *text, char id[17]);
+/* `by` (may be NULL): the key that has signed it, "" when that was not told. */
 bool
-al__image_trusted(const al_image_trust_t *trust, const char *sha256);
+al__image_trusted(const al_image_trust_t *trust, const char *sha256, const char **by);
 int
 al__image_untrusted(al_err_t *err, const char *id);
 

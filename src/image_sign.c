@@ -92,11 +92,39 @@ al__signature_load(int dir, const char *id, char **out, size_t *len, al_err_t *e
   return 0;
 }
 
+/* The second line is base64 of two letters, the id (its last byte is shown first), and the signature. */
+#define ID_AT 2u
+#define ID_LEN 8u
+
+void
+al__signature_key_id(const char *text, char id[17]) {
+  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const char *line = strchr(text, '\n');
+  uint8_t raw[ID_AT + ID_LEN];
+  uint32_t bits = 0;
+  size_t n = 0;
+
+  id[0] = 0;
+  for (unsigned have = 0; line && n < sizeof raw;) {
+    const char *digit = *++line ? strchr(digits, *line) : NULL;
+    if (!digit) return;
+    bits = bits << 6 | (uint32_t) (digit - digits);
+    have += 6;
+    if (have >= 8) raw[n++] = (uint8_t) (bits >> (have -= 8));
+  }
+  for (size_t i = 0; i < n && i < ID_LEN; i++) snprintf(id + 2 * i, 3, "%02X", raw[ID_AT + ID_LEN - 1 - i]);
+}
+
 bool
-al__image_trusted(const al_image_trust_t *trust, const char *sha256) {
-  bool found = trust == NULL;
-  for (size_t i = 0; !found && i < trust->count; i++) found = strcmp(trust->sha256[i], sha256) == 0;
-  return found;
+al__image_trusted(const al_image_trust_t *trust, const char *sha256, const char **by) {
+  if (by) *by = "";
+  if (!trust) return true;
+  for (size_t i = 0; i < trust->count; i++) {
+    if (strcmp(trust->sha256[i], sha256)) continue;
+    if (by && trust->key) *by = trust->key[i];
+    return true;
+  }
+  return false;
 }
 
 int
@@ -105,25 +133,35 @@ al__image_untrusted(al_err_t *err, const char *id) {
     id);
 }
 
+#define DIGEST_LEN 64u
+#define KEY_LEN (AL_IMAGE_KEY_MAX - 1u)
+#define PAIR_LEN (DIGEST_LEN + 1 + KEY_LEN)
+
+static bool
+is_pair(const al_val_t *v) {
+  return v->kind == AL_TEXT && v->len == PAIR_LEN && strspn(v->text, "0123456789abcdef") == DIGEST_LEN &&
+    v->text[DIGEST_LEN] == ' ' && !strpbrk(v->text + DIGEST_LEN + 1, " \t\r\n");
+}
+
 int
 al_image_trust_read(const al_val_t *list, al_image_trust_t **out, al_err_t *err) {
   *out = NULL;
   if (!list) return 0;
   if (list->kind != AL_LIST) return al_err_set(err, AL_EBAD_OPTION, "imageDigests must be a list");
   AL_AUTO_FREE al_image_trust_t *t = NULL;
-  size_t pointers = sizeof *t + list->len * sizeof(char *);
-  if (list->len > 100000 || !(t = al_malloc(pointers + list->len * 65)))
+  size_t pointers = sizeof *t + 2 * list->len * sizeof(char *);
+  if (list->len > 100000 || !(t = al_malloc(pointers + list->len * (PAIR_LEN + 1))))
     return al_err_set(err, -ENOMEM, "Out of memory.");
-  const char **sha256 = (const char **) (void *) (t + 1);
+  const char **sha256 = (const char **) (void *) (t + 1), **key = sha256 + list->len;
   char *text = (char *) t + pointers;
-  for (size_t i = 0; i < list->len; i++, text += 65) {
-    const al_val_t *v = list->items[i];
-    if (v->kind != AL_TEXT || v->len != 64 || strspn(v->text, "0123456789abcdef") != 64)
-      return al_err_set(err, AL_EBAD_OPTION, "imageDigests must be digests of 64 hex digits");
-    memcpy(text, v->text, 65);
-    sha256[i] = text;
+  for (size_t i = 0; i < list->len; i++, text += PAIR_LEN + 1) {
+    if (!is_pair(list->items[i]))
+      return al_err_set(err, AL_EBAD_OPTION, "imageDigests must be digests of 64 hex digits, each with its key");
+    memcpy(text, list->items[i]->text, PAIR_LEN + 1);
+    text[DIGEST_LEN] = 0;
+    sha256[i] = text, key[i] = text + DIGEST_LEN + 1;
   }
-  t->sha256 = sha256, t->count = list->len;
+  t->sha256 = sha256, t->key = key, t->count = list->len;
   *out = al_steal(&t);
   return 0;
 }

@@ -19,6 +19,7 @@ void
 al_lane_free(al_lane_t *lane) {
   al_env_free(lane->env);
   al_free(lane->image_trust);
+  al_val_free(lane->image_keys);
   al_image_release(&lane->image_hold);
   al_lane_derive_free(lane);
   for (al_waiter_t *w = lane->closers; w;) {

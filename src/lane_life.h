@@ -45,6 +45,7 @@ struct al_lane_s {
   /* options */
   char agent_user[33], worktree[1024], image_want[1024];
   al_image_trust_t *image_trust; /* NULL: any image will do */
+  al_val_t *image_keys;       /* the option imageKeys, for the run manifest; NULL: not asked for */
   int image_hold;             /* keeps the image from being removed until the row names it */
   bool sudo;
   int max_vms, start_timeout_s, sync_in_s, timeout_minutes;

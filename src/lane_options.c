@@ -125,13 +125,26 @@ read_guard(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
   return 0;
 }
 
+static int
+copy_keys(al_lane_t *lane, const al_val_t *keys, al_err_t *err) {
+  if (keys->kind != AL_LIST) return al_err_set(err, AL_EBAD_OPTION, "imageKeys must be a list");
+  lane->image_keys = al_val_list();
+  int rc = lane->image_keys ? 0 : -ENOMEM;
+  for (size_t i = 0; i < keys->len && !rc; i++) {
+    if (keys->items[i]->kind != AL_TEXT) return al_err_set(err, AL_EBAD_OPTION, "imageKeys must be texts");
+    rc = al_val_add(lane->image_keys, al_val_text(keys->items[i]->text));
+  }
+  return rc ? al_err_set(err, rc, "Out of memory.") : 0;
+}
+
 /* Who asks for signatures must have checked some: the option without its result would let any image pass. */
 static int
 read_trust(al_lane_t *lane, const al_val_t *p, al_err_t *err) {
-  const al_val_t *digests = al_val_get(p, "imageDigests");
-  if (al_val_get(p, "imageKeys") && !digests)
+  const al_val_t *digests = al_val_get(p, "imageDigests"), *keys = al_val_get(p, "imageKeys");
+  if (keys && !digests)
     return al_err_set(err, AL_EBAD_OPTION, "imageKeys without imageDigests: no signature has been checked");
-  return al_image_trust_read(digests, &lane->image_trust, err);
+  int rc = keys ? copy_keys(lane, keys, err) : 0;
+  return rc ? rc : al_image_trust_read(digests, &lane->image_trust, err);
 }
 
 int

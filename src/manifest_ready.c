@@ -30,6 +30,18 @@ text_or_null(const char *text) {
 
 /* ---- what is known on the loop ---- */
 
+/* A copy; null where there is no list. */
+static al_val_t *
+texts_or_null(const al_val_t *list) {
+  if (!list) return al_val_null();
+  al_val_t *v = al_val_list();
+  int rc = v ? 0 : -ENOMEM;
+  for (size_t i = 0; i < list->len && !rc; i++) rc = al_val_add(v, al_val_text(list->items[i]->text));
+  if (!rc) return v;
+  al_val_free(v);
+  return NULL;
+}
+
 static al_val_t *
 options(const al_lane_t *l) {
   static const char *const transports[] = {"auto", "shell", "port"};
@@ -49,7 +61,7 @@ options(const al_lane_t *l) {
     al_val_set(v, "accelerator", al_val_text(l->accel_auto ? "auto" : "tcg")) |
     al_val_set(v, "transport", al_val_text(transports[l->transport_want])) |
     al_val_set(v, "guestSudo", al_val_bool(l->sudo)) | al_val_set(v, "worktreePath", al_val_text(l->worktree)) |
-    al_val_set(v, "image", text_or_null(l->image_want)) |
+    al_val_set(v, "image", text_or_null(l->image_want)) | al_val_set(v, "imageKeys", texts_or_null(l->image_keys)) |
     al_val_set(v, "limactlPath", al_val_text(l->driver->lima.limactl)) |
     al_val_set(v, "allowUnknownLima", al_val_bool(l->driver->allow_unknown)) |
     al_val_set(v, "keepManifestDays", al_val_int(l->manifest.keep_days));
@@ -73,6 +85,19 @@ versions(const al_lane_t *l) {
   return NULL;
 }
 
+/* Null: nobody has. */
+static al_val_t *
+signature(const al_image_t *im) {
+  if (!im->is_signed) return al_val_null();
+  al_val_t *v = al_val_map();
+  int rc = al_val_set(v, "manifestSha256",
+             al_val_text(im->parents ? im->parent[im->parents - 1].manifest_sha256 : im->manifest_sha256)) |
+    al_val_set(v, "keyId", text_or_null(im->signer_id)) | al_val_set(v, "key", text_or_null(im->signer_key));
+  if (!rc) return v;
+  al_val_free(v);
+  return NULL;
+}
+
 /* What the disk is made of: every byte is known by the digests of these manifests. */
 static al_val_t *
 image(const al_image_t *im) {
@@ -89,7 +114,7 @@ image(const al_image_t *im) {
     al_val_set(v, "manifestSha256", al_val_text(im->manifest_sha256)) |
     al_val_set(v, "diskSha256", text_or_null(im->disk_sha256)) |
     al_val_set(v, "kernelSha256", text_or_null(im->kernel_sha256)) | al_val_set(v, "untrustedSetup", al_val_bool(im->untrusted_setup)) |
-    al_val_set(v, "parents", parents);
+    al_val_set(v, "signature", signature(im)) | al_val_set(v, "parents", parents);
   if (!rc) return v;
   al_val_free(v);
   return NULL;

@@ -22,12 +22,12 @@ static const struct {
       "schema:i lane:n row:i versions:{agentLane:t0 lima:t vmType:t vm:t0 kernel:t0 host:t}"
       " owner:{pid:i program:t0 environment:t}"
       " image:{id:t arch:t manifestSha256:h diskSha256:h0 kernelSha256:h0 untrustedSetup:b"
-      " parents:[{id:t manifestSha256:h}]}"
+      " signature:{manifestSha256:h keyId:t0 key:t0}0 parents:[{id:t manifestSha256:h}]}"
       " options:{cpus:i memoryMiB:i diskGiB:i timeoutMinutes:i startTimeoutSeconds:i syncInTimeoutSeconds:i"
       " queueTimeoutSeconds:i maxConcurrentVms:i maxCopyOutBytes:i maxCopyOutTotalBytes:i maxBufferedBytes:i"
       " maxDiskGrowthBytes:i maxHostLogBytes:i minHostFreeBytes:i onLowSpace:'close|event' network:'open|none'"
-      " accelerator:'auto|tcg' transport:'auto|shell|port' guestSudo:b worktreePath:t image:t0 limactlPath:t"
-      " allowUnknownLima:b keepManifestDays:i}"
+      " accelerator:'auto|tcg' transport:'auto|shell|port' guestSudo:b worktreePath:t image:t0"
+      " imageKeys:[t]0 limactlPath:t allowUnknownLima:b keepManifestDays:i}"
       " used:{accelerator:t transport:'shell|port' agentUser:t sshPort:i} environment:[t] moreEnvironment:i"
       " configurationSha256:h0 arguments:[t]0 enforced:[{what:t enforced:b0 by:t}] timeline:" TIMELINE)},
   {"copied",

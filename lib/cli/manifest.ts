@@ -71,6 +71,11 @@ export function describeRun(run: CheckedRun): [string, string][] {
     const note = i["untrustedSetup"] === true ? `  ${colours.yellow("a project's setup has run in it")}` : "";
     return `${n === 0 ? "" : "of "}${plain(i["id"])}  ${plain(i["manifestSha256"])}${note}`;
   });
+  const signature = fields(image["signature"]);
+  if (signature["manifestSha256"] !== undefined) {
+    const by = signature["key"] ?? signature["keyId"];
+    chain.push(`signed by ${plain(by)}${signature["key"] === null ? colours.yellow(", not checked") : ""}`);
+  } else if (image["id"] !== undefined) chain.push("unsigned");
   const sections: [string, string][] = [
     ["Run manifest", facts.filter(([, value]) => value !== "").map(([name, value]) => `${name.padEnd(12)}${value}`).join("\n")],
     ["Versions", versions.join("\n")],

@@ -16,12 +16,13 @@
   "{\"event\":\"ready\",\"schema\":1,\"lane\":\"" NAME "\",\"row\":7,\"versions\":{\"agentLane\":\"0.1.0\",\"lima\":\"2.2.0\"," \
   "\"vmType\":\"qemu\",\"vm\":null,\"kernel\":null,\"host\":\"Linux\"},\"owner\":{\"pid\":1,\"program\":null," \
   "\"environment\":\"e\"},\"image\":{\"id\":\"base-1\",\"arch\":\"x86_64\",\"manifestSha256\":\"" H64 "\"," \
-  "\"diskSha256\":\"" H64 "\",\"kernelSha256\":null,\"untrustedSetup\":false,\"parents\":[]},\"options\":{\"cpus\":1,\"memoryMiB\":1024," \
+  "\"diskSha256\":\"" H64 "\",\"kernelSha256\":null,\"untrustedSetup\":false," \
+  "\"signature\":{\"manifestSha256\":\"" H64 "\",\"keyId\":\"0123456789ABCDEF\",\"key\":null},\"parents\":[]},\"options\":{\"cpus\":1,\"memoryMiB\":1024," \
   "\"diskGiB\":4,\"timeoutMinutes\":60,\"startTimeoutSeconds\":50,\"syncInTimeoutSeconds\":0,\"queueTimeoutSeconds\":0," \
   "\"maxConcurrentVms\":2,\"maxCopyOutBytes\":1,\"maxCopyOutTotalBytes\":1,\"maxBufferedBytes\":1," \
   "\"maxDiskGrowthBytes\":0,\"maxHostLogBytes\":0,\"minHostFreeBytes\":0,\"onLowSpace\":\"close\",\"network\":\"none\"," \
   "\"accelerator\":\"tcg\",\"transport\":\"auto\",\"guestSudo\":true,\"worktreePath\":\"/w\",\"image\":null," \
-  "\"limactlPath\":\"/l\",\"allowUnknownLima\":false,\"keepManifestDays\":" days "},\"used\":{\"accelerator\":\"tcg\"," \
+  "\"imageKeys\":[\"k\"],\"limactlPath\":\"/l\",\"allowUnknownLima\":false,\"keepManifestDays\":" days "},\"used\":{\"accelerator\":\"tcg\"," \
   "\"transport\":\"shell\",\"agentUser\":\"agent\",\"sshPort\":1},\"environment\":[\"A\"],\"moreEnvironment\":0," \
   "\"configurationSha256\":\"" H64 "\",\"arguments\":[\"qemu\",\"-m\"],\"enforced\":[{\"what\":\"network\"," \
   "\"enforced\":true,\"by\":\"-netdev\"},{\"what\":\"memory\",\"enforced\":null,\"by\":\"?\"}]," \

@@ -174,8 +174,14 @@ test_image_untrusted_is_refused_everywhere(void **state) {
 
 static void
 test_image_trust_is_read_strictly(void **state) {
-  static const char *const bad[] = {"", "00", SOME_SHA256 "0", "G0112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
-    "AA112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"};
+  static const char key[] = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+  static const char pair[] = SOME_SHA256 " RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+  static const char *const bad[] = {"", "00", SOME_SHA256, SOME_SHA256 " ", SOME_SHA256 " RWQ",
+    SOME_SHA256 "0RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3",
+    SOME_SHA256 " RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3=",
+    SOME_SHA256 " RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1 BM0QTaLn73Y7GFO3",
+    "G0112233445566778899aabbccddeeff00112233445566778899aabbccddeeff RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3",
+    "AA112233445566778899aabbccddeeff00112233445566778899aabbccddeeff RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3"};
   al_image_trust_t *t = NULL;
   al_err_t err = {0};
   (void) state;
@@ -186,14 +192,16 @@ test_image_trust_is_read_strictly(void **state) {
   assert_non_null(t);
   assert_int_equal(t->count, 0);
   al_free(t);
-  al_val_add(list, al_val_text(SOME_SHA256));
+  al_val_add(list, al_val_text(pair));
+  al_val_add(list, al_val_text(pair));
   assert_int_equal(al_image_trust_read(list, &t, &err), 0);
-  assert_true(t->count == 1 && strcmp(t->sha256[0], SOME_SHA256) == 0);
+  assert_true(t->count == 2 && strcmp(t->sha256[0], SOME_SHA256) == 0 && strcmp(t->sha256[1], SOME_SHA256) == 0);
+  assert_true(strcmp(t->key[0], key) == 0 && strcmp(t->key[1], key) == 0);
   al_free(t);
   al_val_free(list);
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     list = al_val_list();
-    al_val_add(list, al_val_text(SOME_SHA256));
+    al_val_add(list, al_val_text(pair));
     al_val_add(list, al_val_text(bad[i]));
     assert_int_equal(al_image_trust_read(list, &t, &err), AL_EBAD_OPTION);
     assert_null(t);

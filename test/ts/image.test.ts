@@ -9,7 +9,7 @@ vi.setConfig({ testTimeout: 100_000 });
 const stage = stages();
 
 const KIT = `
-  import { spawn } from "node:child_process";
+  import { execFileSync, spawn } from "node:child_process";
   import { chmodSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
   import { setTimeout as sleep } from "node:timers/promises";
   const { signer } = await import(new URL("minisign.mjs", LOAD).href);
@@ -190,8 +190,19 @@ it("with a pinned key only what it has signed is imported, verified and started 
     report("wrong", await failure(() => createLane({ ...mine, image: signed })));
     const before = readdirSync(STORE).length;
     writeFileSync(file, own.sign(bytes, "a comment"));
-    const lane = await createLane({ ...mine, image: signed });
+    const asked = { ...OPTIONS, imageKeys: [other.publicKey, own.publicKey], image: signed };
+    const lane = await createLane(asked);
     await lane.close();
+    const first = (path) => JSON.parse(readFileSync(path, "utf8").split("\\n")[0]);
+    report("keys", asked.imageKeys);
+    report("manifest", first(lane.facts.manifest));
+    report("words", execFileSync(process.execPath, [CLI, "inspect", lane.name, "--home", OPTIONS.home], { encoding: "utf8" }));
+    const unasked = await createLane({ ...OPTIONS, image: signed });
+    await unasked.close();
+    report("unasked", first(unasked.facts.manifest));
+    const none = await createLane({ ...OPTIONS, image: id });
+    await none.close();
+    report("none", first(none.facts.manifest));
     report("imported", readdirSync(STORE).length - before);
     const row = (await json("ls")).find((each) => each.signed);
     const again = await createLane({ ...mine, image: row.id });
@@ -219,7 +230,15 @@ it("with a pinned key only what it has signed is imported, verified and started 
     expect(said[name], name).toMatchObject({ code: "IMAGE_UNTRUSTED" });
   expect(said["store"]).toEqual([]);
   expect(said["imported"]).toBe(1);
-  expect((said["valid"] as { signature: object }).signature).toEqual({ state: "valid", keyId: said["id"], comment: "a comment" });
+  // The run manifest: what was asked for, and who has signed.
+  const [, ours] = said["keys"] as string[];
+  const manifest = said["manifest"] as { image: { manifestSha256: string } };
+  const signature = { manifestSha256: manifest.image.manifestSha256, keyId: said["id"], key: ours };
+  expect(manifest).toMatchObject({ image: { signature }, options: { imageKeys: said["keys"] } });
+  expect(said["words"]).toContain(`signed by ${ours}`);
+  expect(said["unasked"]).toMatchObject({ image: { signature: { ...signature, key: null } }, options: { imageKeys: null } });
+  expect(said["none"]).toMatchObject({ image: { signature: null }, options: { imageKeys: null } });
+  expect((said["valid"] as { signature: object }).signature).toEqual({ state: "valid", keyId: said["id"], key: ours, comment: "a comment" });
   expect((said["text"] as Ended).out).toMatch(/signature: +valid, by key [0-9A-F]{16}: a comment/);
   expect((said["unchecked"] as Ended).out).toMatch(/signature: +by key [0-9A-F]{16}, not checked/);
   for (const name of ["good", "tar", "fromTar"]) expect(said[name], name).toMatchObject({ code: 0 });

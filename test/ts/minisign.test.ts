@@ -32,6 +32,7 @@ it("checks the prehashed form that minisign makes", () => {
   expect(checkSignature(data, file, [key])).toEqual({
     state: "valid",
     keyId: own.id,
+    key: own.publicKey,
     comment: "timestamp:1\tfile:manifest.json",
   });
   expect(checkSignature(data, file, [])).toEqual({ state: "unchecked", keyId: own.id });
