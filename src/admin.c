@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- work on a worker thread that ends in one value ---- */
+/* ---- work on a worker thread that ends in one value (not called a task: Mach has a task_t) ---- */
 
-typedef struct task_s {
+typedef struct errand_s {
   al_job_t job;
   al_engine_t *engine;
   uint32_t id;
@@ -18,41 +18,41 @@ typedef struct task_s {
   bool flag;
   al_val_t *value;
   al_err_t err;
-} task_t;
+} errand_t;
 
 static void
-task_free(task_t *t) {
+errand_free(errand_t *t) {
   for (size_t i = 0; i < 3; i++) al_free(t->text[i]);
   al_free(t);
 }
 
 static void
-task_ended(void *data) {
-  task_t *t = data;
+errand_ended(void *data) {
+  errand_t *t = data;
   al_engine_t *e = t->engine;
-  task_free(t);
+  errand_free(t);
   e->busy--;
   al_engine_check_end(e);
 }
 
 static void
-task_done(al_job_t *job, int status) {
-  task_t *t = job->data;
+errand_done(al_job_t *job, int status) {
+  errand_t *t = job->data;
   al_engine_conclude(t->engine, t->id, t->value, status, &t->err);
-  if (t->own) al_worker_close(t->own, task_ended, t);
-  else task_ended(t);
+  if (t->own) al_worker_close(t->own, errand_ended, t);
+  else errand_ended(t);
 }
 
-/* A task on the site's worker, or (site NULL) on one of its own. NULL when the request has been answered with an
+/* An errand on the site's worker, or (site NULL) on one of its own. NULL when the request has been answered with an
  * error. */
-static task_t *
-task_new(al_engine_t *e, al_request_t *r, const char *const keys[3], int rc, al_err_t *err) {
-  task_t *t = rc ? NULL : al_calloc(1, sizeof *t);
+static errand_t *
+errand_new(al_engine_t *e, al_request_t *r, const char *const keys[3], int rc, al_err_t *err) {
+  errand_t *t = rc ? NULL : al_calloc(1, sizeof *t);
   if (!rc && !t) rc = al_err_set(err, -ENOMEM, "out of memory");
   for (size_t i = 0; i < 3 && !rc; i++)
     if (keys[i]) rc = al_val_copy_text(r->params, keys[i], &t->text[i], err);
   if (rc) {
-    if (t) task_free(t);
+    if (t) errand_free(t);
     al_engine_fail(e, r->id, err);
     return NULL;
   }
@@ -65,7 +65,7 @@ task_new(al_engine_t *e, al_request_t *r, const char *const keys[3], int rc, al_
 
 static int
 run_doctor(al_job_t *job) {
-  task_t *t = job->data;
+  errand_t *t = job->data;
   al_doctor_opts_t opts = {
     .home = t->text[0], .limactl = t->text[1], .image = t->text[2], .allow_unknown_lima = t->flag};
   return al_doctor_run(&opts, &t->value, &t->err);
@@ -77,17 +77,17 @@ al_do_doctor(al_engine_t *e, al_request_t *r) {
   al_err_t err = { 0 };
   bool unknown;
   int rc = al_val_get_bool(r->params, "allowUnknownLima", false, &unknown, &err);
-  task_t *t = task_new(e, r, keys, rc, &err);
+  errand_t *t = errand_new(e, r, keys, rc, &err);
   if (!t) return;
   t->flag = unknown;
   if ((rc = al_worker_open(&e->loop, &t->own))) {
     al_err_set(&err, rc, "a worker thread could not be started: %s", uv_strerror(rc));
     al_engine_fail(e, r->id, &err);
     t->own = NULL;
-    task_ended(t);
+    errand_ended(t);
     return;
   }
-  al_worker_post(t->own, &t->job, run_doctor, task_done);
+  al_worker_post(t->own, &t->job, run_doctor, errand_done);
 }
 
 /* ---- small ones ---- */

@@ -8,13 +8,13 @@
 
 #define TELL_MS 200
 
-typedef struct task_s task_t;
-struct task_s {
+typedef struct errand_s errand_t;
+struct errand_s {
   al_job_t job;
   al_engine_t *engine;
   uint32_t id;
   al_home_t home;
-  int (*run)(task_t *t);
+  int (*run)(errand_t *t);
   char *from, *image, *to; /* of the request; NULL: not said */
   al_image_trust_t *trust;
   bool progress;
@@ -27,7 +27,7 @@ struct task_s {
 };
 
 static void
-task_free(task_t *t) {
+errand_free(errand_t *t) {
   al_free(t->from);
   al_free(t->image);
   al_free(t->to);
@@ -36,36 +36,36 @@ task_free(task_t *t) {
 }
 
 static void
-task_ended(task_t *t) {
+errand_ended(errand_t *t) {
   al_engine_t *e = t->engine;
-  task_free(t);
+  errand_free(t);
   e->busy--;
   al_engine_check_end(e);
 }
 
 static void
 timer_closed(uv_handle_t *h) {
-  task_ended(h->data);
+  errand_ended(h->data);
 }
 
 static void
 on_done(al_job_t *job, int status) {
-  task_t *t = job->data;
+  errand_t *t = job->data;
   al_engine_conclude(t->engine, t->id, t->value, status, &t->err);
   if (t->progress) uv_close((uv_handle_t *) &t->timer, timer_closed);
-  else task_ended(t);
+  else errand_ended(t);
 }
 
 static int
 run(al_job_t *job) {
-  task_t *t = job->data;
+  errand_t *t = job->data;
   return t->run(t);
 }
 
 /* Worker thread. */
 static int
 count(void *data, uint64_t done, uint64_t total) {
-  task_t *t = data;
+  errand_t *t = data;
   atomic_store(&t->total, total);
   atomic_store(&t->done, done);
   return atomic_load(&t->stop);
@@ -73,7 +73,7 @@ count(void *data, uint64_t done, uint64_t total) {
 
 static void
 tell(uv_timer_t *timer) {
-  task_t *t = timer->data;
+  errand_t *t = timer->data;
   uint64_t done = atomic_load(&t->done), total = atomic_load(&t->total);
   if (t->engine->refuse) atomic_store(&t->stop, true); /* the engine is being closed: what is half done goes */
   if (done == t->told) return;
@@ -87,7 +87,7 @@ tell(uv_timer_t *timer) {
 }
 
 static int
-read_params(task_t *t, const al_val_t *p, al_err_t *err) {
+read_params(errand_t *t, const al_val_t *p, al_err_t *err) {
   int rc = al_val_copy_text(p, "from", &t->from, err);
   if (!rc) rc = al_val_copy_text(p, "image", &t->image, err);
   if (!rc) rc = al_val_copy_text(p, "to", &t->to, err);
@@ -100,16 +100,16 @@ read_params(task_t *t, const al_val_t *p, al_err_t *err) {
 
 /* Starts the job; `image` and `to` say which parameters it cannot do without. */
 static void
-start(al_engine_t *e, al_request_t *r, int (*work)(task_t *t), bool image, bool to) {
+start(al_engine_t *e, al_request_t *r, int (*work)(errand_t *t), bool image, bool to) {
   al_err_t err = { 0 };
   al_site_t *site = NULL;
-  task_t *t = al_calloc(1, sizeof *t);
+  errand_t *t = al_calloc(1, sizeof *t);
   int rc = t ? read_params(t, r->params, &err) : al_err_set(&err, -ENOMEM, "out of memory");
   if (!rc && image && (!t->image || !t->image[0])) rc = al_err_set(&err, AL_EBAD_OPTION, "image must be an image's id");
   if (!rc && to && !t->to) rc = al_err_set(&err, AL_EBAD_OPTION, "to must be the absolute path of an archive");
   if (!rc) rc = al_site_get(e, r->params, &site, &err);
   if (rc) {
-    if (t) task_free(t);
+    if (t) errand_free(t);
     al_engine_fail(e, r->id, &err);
     return;
   }
@@ -130,7 +130,7 @@ start(al_engine_t *e, al_request_t *r, int (*work)(task_t *t), bool image, bool 
 /* ---- the jobs ---- */
 
 static int
-answer_image(task_t *t, const al_image_t *image) {
+answer_image(errand_t *t, const al_image_t *image) {
   t->value = al_val_map();
   int rc = al_val_set(t->value, "id", al_val_text(image->id)) | al_val_set(t->value, "dir", al_val_text(image->dir)) |
     al_val_set(t->value, "arch", al_val_text(image->arch)) |
@@ -139,7 +139,7 @@ answer_image(task_t *t, const al_image_t *image) {
 }
 
 static int
-do_import(task_t *t) {
+do_import(errand_t *t) {
   al_image_t image;
   int rc = t->from ? 0 : al_err_set(&t->err, AL_EBAD_OPTION, "from must be the path of an image directory or archive");
   if (!rc) rc = al_image_import_checked(&t->home, t->from, t->trust, count, t, &image, &t->err);
@@ -147,22 +147,22 @@ do_import(task_t *t) {
 }
 
 static int
-do_list(task_t *t) {
+do_list(errand_t *t) {
   return al_image_list(&t->home, &t->value, &t->err);
 }
 
 static int
-do_inspect(task_t *t) {
+do_inspect(errand_t *t) {
   return al_image_inspect(&t->home, t->image, &t->value, &t->err);
 }
 
 static int
-do_signed(task_t *t) {
+do_signed(errand_t *t) {
   return al_image_signed(&t->home, t->from, &t->value, &t->err);
 }
 
 static int
-do_verify(task_t *t) {
+do_verify(errand_t *t) {
   char id[AL_IMAGE_ID_MAX];
   al_image_t image;
   int rc = al_image_id(&t->home, t->image, id, &t->err);
@@ -171,7 +171,7 @@ do_verify(task_t *t) {
 }
 
 static int
-do_export(task_t *t) {
+do_export(errand_t *t) {
   char id[AL_IMAGE_ID_MAX];
   int rc = al_image_id(&t->home, t->image, id, &t->err);
   if (!rc) rc = al_image_export(&t->home, id, t->to, count, t, &t->err);

@@ -214,6 +214,7 @@ al_db_look(const char *path, const al_db_schema_t *schema, int (*run)(void *data
   db.path = db.real;
   int rc = al__db_real_path(path, db.real, err);
   AL_AUTO_FD int lock = rc ? -1 : al__db_lock_shared(db.real);
+  (void) lock; /* held until the return */
   if (rc || (rc = al__db_check_log(db.real, err))) return rc;
   if (lstat(db.real, &st)) {
     int e = errno;

@@ -227,7 +227,7 @@ state_written(void *data, int status, const al_err_t *err) {
       lane->step_busy = true;
       al_manifest_ready(lane, manifest_written);
       break;
-    default: AL_ASSERT(!"a state without a step");
+    default: AL_ASSERT(false && "a state without a step");
   }
 }
 

@@ -48,7 +48,7 @@ al_lima_read_proof(const al_home_t *home, const char *name, int64_t row, char pr
   int rc = dir < 0 ? -errno : check_seal(dir, name, row);
   if (rc == 0) rc = al_plat_read_file(dir, "lima.yaml", YAML_MAX, &text, &len);
   if (rc == 0) rc = find_proof(text, proof);
-  if (text) explicit_bzero(text, len);
+  if (text) al_wipe(text, len);
   if (rc == -ESTALE)
     return al_err_set(err, AL_ENO_SUCH_LANE, "the directory of %s is not the one that its row was sealed with", name);
   return rc ? al_err_set(err, rc, "the secret of %s cannot be read: %s", name, strerror(-rc)) : 0;

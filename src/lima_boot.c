@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 /* Theory of operation. `limactl start` waits for signs that come late, or not at all in a lane, so nobody waits for it.
- * ha.stdout.log gives the ssh port. On Linux the listener on that port must be this lane's QEMU, asked once before the
- * first connection (nobody can bind it while QEMU holds it). The network stack of QEMU accepts before the guest
+ * ha.stdout.log gives the ssh port. The listener on that port must be this lane's QEMU, or on vz its host agent, in whose
+ * process Lima has the guest's network; asked once before the first connection (nobody can bind it meanwhile). The network stack of QEMU accepts before the guest
  * listens, so only bytes prove anything. While the guest has no network a try is stuck (its next packet is seconds
  * away), so a new one is made every half second. A try that is closed at once was refused by the guest's kernel: from
  * then on the guest answers, so tries follow quickly, and one that is *not* refused has reached sshd, which may be slow
@@ -161,7 +161,7 @@ on_start_ended(al_proc_t *p, int status) {
 static void
 fail_late(al_boot_t *b) {
   static const char *const what[] = {
-    "Lima to say the ssh port", "QEMU to listen on the ssh port", "ssh in the guest to answer",
+    "Lima to say the ssh port", "the VM to listen on the ssh port", "ssh in the guest to answer",
     "the warden to make the channel's socket", "the lane agent to start in the guest", ""};
   al_err_t err = {0};
   char agent[200], console[160];
@@ -233,23 +233,23 @@ check_peer(al_job_t *job) {
   al_ident_t who;
   b->job_err = (al_err_t) {0};
   int rc = al_plat_tcp_listener(b->port, &who);
-  if (rc == -ENOENT) return -EAGAIN; /* QEMU has not bound it yet */
+  if (rc == -ENOENT) return -EAGAIN; /* not bound yet; on vz it is once the guest has an address */
   if (rc == 0) {
     al__lima_procs_t *procs = al_malloc(sizeof *procs);
     if (!procs) return al_err_set(&b->job_err, -ENOMEM, "out of memory");
     rc = al__lima_scan(b->spec.dir, b->spec.name, procs);
-    bool ours = false;
+    bool vz = strcmp(b->l->vm_type, "vz") == 0, ours = false;
     if (rc < 0) al_err_set(&b->job_err, rc, "the processes of this user could not be listed: %s", strerror(-rc));
     for (size_t i = 0; rc == 0 && i < procs->count; i++) {
       const al__lima_proc_t *p = &procs->list[i];
-      ours |= p->kind == AL__PROC_QEMU && p->id.pid == who.pid && p->id.start == who.start;
+      ours |= p->kind == (vz ? AL__PROC_HOSTAGENT : AL__PROC_QEMU) && p->id.pid == who.pid && p->id.start == who.start;
     }
     al_free(procs);
     if (rc < 0) return rc;
     if (!ours) {
       return al_err_set(&b->job_err, AL_EPEER_UNPROVEN,
-        "port %u, which Lima gave for this lane, is held by process %ld (%.200s), not by the lane's QEMU", b->port,
-        (long) who.pid, who.exe);
+        "port %u, which Lima gave for this lane, is held by process %ld (%.200s), not by the lane's %s", b->port,
+        (long) who.pid, who.exe, vz ? "host agent" : "QEMU");
     }
   } else if (rc == -EPERM) {
     return al_err_set(&b->job_err, AL_EPEER_UNPROVEN,

@@ -91,7 +91,7 @@ al_lima_settings(const al_home_t *home, const char *name, al_val_t **out, al_err
     rc = read_line(&r, text + at, n);
     at += n + 1;
   }
-  explicit_bzero(text, len);
+  al_wipe(text, len);
   if (rc) {
     al_val_free(r.out);
     return al_err_set(err, -ENOMEM, "out of memory");

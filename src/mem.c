@@ -65,6 +65,12 @@ al_strdup(const char *s) {
   return s ? al_memdup(s, strlen(s)) : NULL;
 }
 
+void
+al_wipe(void *p, size_t n) {
+  if (n) memset(p, 0, n);
+  __asm__ volatile("" : : "r"(p) : "memory"); /* somebody might read it: so it has to be written */
+}
+
 char *
 al_asprintf(const char *fmt, ...) {
   va_list ap;

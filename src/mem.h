@@ -29,6 +29,9 @@ char *
 al_strdup(const char *s); /* NULL for NULL */
 void *
 al_memdup(const void *p, size_t n); /* one more byte, zero, after the copy */
+/* Writes zeros that no compiler leaves out as unused: for secrets. explicit_bzero is not everywhere. */
+void
+al_wipe(void *p, size_t n);
 char *
 al_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

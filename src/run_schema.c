@@ -145,7 +145,7 @@ check_scalar(walk_t *w, const al_val_t *v) {
       if (!is_one_of(w->at, len, v)) wrong(w, "is none of the texts that it may be");
       w->at += len + 1;
       break;
-    default: AL_ASSERT(!"a kind that the schema does not have");
+    default: AL_ASSERT(false && "a kind that the schema does not have");
   }
 }
 

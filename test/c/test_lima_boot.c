@@ -71,7 +71,7 @@ test_boot_failures_say_why(void **state) {
     "fake_start() { event $1 '{\"sshLocalPort\":70000}'; sleep 60; }\n", 5000, AL_ESTART_FAILED, "port that is none");
   boot_fails("fake_start() { echo junk >$LIMA_HOME/$1/ha.stdout.log; event $1 '{}'; sleep 60; }\n", 500,
     AL_ESTART_TIMEOUT, "ssh port");
-  boot_fails("fake_start() { event $1 '{\"sshLocalPort\":1}'; sleep 60; }\n", 500, AL_ESTART_TIMEOUT, "QEMU to listen");
+  boot_fails("fake_start() { event $1 '{\"sshLocalPort\":1}'; sleep 60; }\n", 500, AL_ESTART_TIMEOUT, "the VM to listen");
 }
 
 static void

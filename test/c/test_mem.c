@@ -74,12 +74,22 @@ test_mem_scope_end_frees_and_keeps_errno(void **state) {
   assert_int_equal(al_test_oom_each(scope_oom, NULL), 1);
 }
 
+static void
+test_mem_wipe_leaves_zeros(void **state) {
+  char secret[8] = "hunter2";
+  (void) state;
+  al_wipe(secret, 6);
+  assert_memory_equal(secret, "\0\0\0\0\0\0" "2", 7);
+  al_wipe(NULL, 0);
+}
+
 int
 main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_mem_overflow_gives_null),
     cmocka_unit_test(test_mem_zero_size_is_a_block),
     cmocka_unit_test(test_mem_copies_are_terminated),
+    cmocka_unit_test(test_mem_wipe_leaves_zeros),
     cmocka_unit_test(test_mem_scope_end_frees_and_keeps_errno),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

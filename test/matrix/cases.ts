@@ -191,7 +191,7 @@ const port: Omit<Case, "step">[] = [
   { failure: "exiting, with an error", scenario: at("hostagent.port", { event: { errors: ["could not set up host forwarding rule"] } }, { event: { exiting: true } }, "hang"), code: "START_FAILED", says: /gave up.*forwarding rule/ },
   { failure: "garbage between the events", scenario: at("hostagent.port", { event: `\0\xff\n${LOG}\n{"time":1,"status":[]}\n{}\n[]\n` }), code: "ready" },
   { failure: "half an event, then the host agent dies", scenario: at("hostagent.port", { event: '{"time":"2026-01-01T00:00:00Z","status":{"sshLocalPo' }, "kill"), code: "START_FAILED" },
-  { failure: "QEMU never listens", scenario: at("qemu.listen", "hang"), timeout: 8, code: "START_TIMEOUT", says: /QEMU to listen|step boot/ },
+  { failure: "QEMU never listens", scenario: at("qemu.listen", "hang"), timeout: 8, code: "START_TIMEOUT", says: /the VM to listen|step boot/ },
   { failure: "another process of this user has it", before: async (p) => ({ scenario: { port: await p.server(true), ...at("qemu.listen", "hang") } }), code: "PEER_UNPROVEN", says: /held by process/ },
   { failure: "another user has it", before: async (p) => ({ scenario: { port: await p.server(false), ...at("qemu.listen", "hang") } }), code: "PEER_UNPROVEN", says: /another user/ },
 ];
