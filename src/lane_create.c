@@ -92,6 +92,17 @@ choose_transport(al_lane_t *lane, al_err_t *err) {
   return 0;
 }
 
+/* What only QEMU can do is refused where there is none, not done in another way in silence. */
+static int
+without_qemu(const al_lane_t *lane, al_err_t *err) {
+  const char *vm_type = lane->driver->lima.vm_type;
+  if (lane->spec.network == AL_NETWORK_NONE)
+    return al_err_set(err, AL_ENETWORK_UNENFORCEABLE, "network: \"none\" cannot be enforced with vmType %s", vm_type);
+  if (!lane->accel_auto)
+    return al_err_set(err, AL_EBAD_OPTION, "accelerator: \"tcg\" needs QEMU, and the VMs of this machine are %s", vm_type);
+  return 0;
+}
+
 static void
 image_opened(al_job_t *job, int status) {
   al_lane_t *lane = job->data;
@@ -172,9 +183,7 @@ al_do_create(al_engine_t *e, al_request_t *r) {
   if (!rc && geteuid() == 0) rc = al_err_set(&err, AL_ELIMA_ROOT, "this process runs as root and limactl refuses root");
   if (!rc) rc = al_site_get(e, r->params, &lane->site, &err);
   if (!rc) rc = al_site_lima(lane->site, r->params, &lane->driver, &err);
-  if (!rc && lane->spec.network == AL_NETWORK_NONE && strcmp(lane->driver->lima.vm_type, "qemu"))
-    rc = al_err_set(&err, AL_ENETWORK_UNENFORCEABLE, "network: \"none\" cannot be enforced with vmType %s",
-      lane->driver->lima.vm_type);
+  if (!rc && strcmp(lane->driver->lima.vm_type, "qemu")) rc = without_qemu(lane, &err);
   if (!rc) rc = al_site_keeper(lane->site, &err);
   if (!rc) rc = fill_names(lane, &err);
   if (rc) {

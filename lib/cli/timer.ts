@@ -6,12 +6,15 @@ import { createHash } from "node:crypto";
 import { cpSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { basename, dirname, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { LaneError, OWN_ERRORS, wordsOf } from "../errors.js";
 import { packageDir } from "../native.js";
 
 /** How long systemctl or launchctl may take. */
 const CALL_MS = 15_000;
 const EVERY_MINUTES = 10;
+const BOOTSTRAP_TRIES = 5;
+const BOOTSTRAP_PAUSE_MS = 500;
 
 export interface Place {
   /** Agent Lane's directory, resolved. */
@@ -185,6 +188,8 @@ ${words.join("\n")}
     <key>PATH</key>
     <string>${xml(process.env["PATH"] ?? "/usr/local/bin:/usr/bin:/bin")}</string>
   </dict>
+  <key>ProcessType</key>
+  <string>Background</string>
   <key>RunAtLoad</key>
   <true/>
   <key>StartInterval</key>
@@ -199,9 +204,15 @@ async function installLaunchd(place: Place): Promise<string> {
   await call("launchctl", ["print", domain()]);
   installCopy(place.home);
   writeWhole(file, plist(place));
-  await call("launchctl", ["bootout", `${domain()}/${label(place.home)}`]).catch(() => undefined); // an older one
-  await call("launchctl", ["bootstrap", domain(), file]);
-  return file;
+  const service = `${domain()}/${label(place.home)}`;
+  await call("launchctl", ["bootout", service]).catch(() => undefined); // an older one
+  await call("launchctl", ["enable", service]); // else one that was disabled by hand once stays so
+  // bootout answers before the older one has ended; until then bootstrap fails ("5: Input/output error").
+  for (let tries = BOOTSTRAP_TRIES; ; await sleep(BOOTSTRAP_PAUSE_MS)) {
+    const error = await call("launchctl", ["bootstrap", domain(), file]).then(() => undefined, (thrown: unknown) => thrown);
+    if (error === undefined) return file;
+    if (--tries === 0) throw error;
+  }
 }
 
 async function uninstallLaunchd(place: Place): Promise<boolean> {

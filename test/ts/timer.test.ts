@@ -111,7 +111,21 @@ it("is an agent of launchd on macOS", async () => {
   expect(said["calls"]).toEqual([
     expect.stringMatching(/^print gui\/\d+$/),
     expect.stringMatching(/^bootout gui\/\d+\/com\.agent-lane\.reap-\w{8}$/),
+    expect.stringMatching(/^enable gui\/\d+\/com\.agent-lane\.reap-\w{8}$/),
     expect.stringMatching(/^bootstrap gui\/\d+ .*\.plist$/),
   ]);
   expect(said["removed"]).toEqual([true, false, false, false]);
+});
+
+it("waits for the end of an older agent of launchd, but not for ever", async () => {
+  // What launchctl says while a service of that name is still being removed.
+  const busy = (times: number) => `
+    [ "$1" = bootstrap ] || exit 0
+    [ "$(grep -c ^bootstrap "$HOME/calls")" -gt ${times} ] || { echo 'Bootstrap failed: 5: Input/output error' >&2; exit 5; }`;
+  const script = `
+    const { installTimer } = await import(new URL("cli/timer.js", PACKAGE));
+    const error = await installTimer({ home: OPTIONS.home, limactl: undefined, platform: "darwin" }).then(() => null, (e) => [e.code, e.message]);
+    report("ended", [error, calls().filter((c) => c.startsWith("bootstrap")).length, existsSync(copy)]);`;
+  expect((await run("launchctl", busy(2), script))["ended"]).toEqual([null, 3, true]);
+  expect((await run("launchctl", busy(99), script))["ended"]).toEqual([["TIMER_FAILED", expect.stringContaining("5: Input/output error")], 5, false]);
 });

@@ -23,14 +23,18 @@ export function write(path, text, mode = 0o644) {
   chmodSync(path, mode);
 }
 
-/** An image that can be imported, in a new directory. Without "port-transport" it is one of the first version. */
-export function makeImage(dir, features = ["shell-transport"]) {
+/**
+ * An image that can be imported, in a new directory. Without "port-transport" it is one of the first version. With `raw` it
+ * has a disk for vz, too.
+ */
+export function makeImage(dir, features = ["shell-transport"], raw = false) {
   mkdirSync(dir);
   const parts = [
     ["disk.qcow2", "disk", qcow2()],
     ["vmlinuz", "kernel", Buffer.from("the kernel")],
     ["initrd.img", "initrd", Buffer.from("the initrd")],
     ["sbom.spdx.json", "sbom", Buffer.from("{}")],
+    ...(raw ? [["disk.raw", "disk-raw", Buffer.from("the raw disk")]] : []),
   ];
   const files = parts.map(([name, role, data]) => {
     writeFileSync(join(dir, name), data);

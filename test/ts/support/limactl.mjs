@@ -109,6 +109,8 @@ async function line(where, name, work) {
 
 const yamlOf = (name) => readFileSync(join(lima, name, "lima.yaml"), "utf8");
 const values = (yaml, key) => [...yaml.matchAll(new RegExp(`^[ -]*${key}: (.*)$`, "gm"))].map((m) => JSON.parse(m[1]));
+// vz is played after Lima's source, not after what was seen on a Mac.
+const isVz = (name) => values(yamlOf(name), "vmType")[0] === "vz";
 const proofOf = (name) => values(yamlOf(name), "content")[0];
 
 /** The effective configuration that Lima 2.2 makes of our file. */
@@ -117,8 +119,9 @@ function effective(name) {
   const [disk, kernel, initrd] = values(yaml, "location");
   const [vmArch] = values(yaml, "arch");
   const [login] = values(yaml, "name");
+  const vz = isVz(name);
   return {
-    vmType: "qemu",
+    vmType: vz ? "vz" : "qemu",
     os: "Linux",
     arch: vmArch,
     minimumLimaVersion: "2.2.0",
@@ -161,8 +164,10 @@ function effective(name) {
     timezone: "",
     nestedVirtualization: false,
     caCerts: { removeDefaults: false },
-    firmware: { legacyBIOS: vmArch === "x86_64" },
-    vmOpts: { qemu: { cpuType: { [vmArch]: "max" } } },
+    firmware: { legacyBIOS: !vz && vmArch === "x86_64" },
+    ...(vz
+      ? { mountType: "virtiofs", rosetta: {}, vmOpts: { vz: { rosetta: { enabled: false, binfmt: false }, diskImageFormat: "raw" } } }
+      : { vmOpts: { qemu: { cpuType: { [vmArch]: "max" } } } }),
     mounts: [],
     networks: [],
     ...scenario.list,
@@ -175,7 +180,7 @@ async function list(name) {
   });
   const config = effective(name);
   const dir = join(lima, name);
-  const record = { name, dir, vmType: "qemu", arch: config.arch, status: "Stopped", config, ...scenario.record };
+  const record = { name, dir, vmType: config.vmType, arch: config.arch, status: "Stopped", config, ...scenario.record };
   await line("list.print", name, () => process.stdout.write(`${JSON.stringify(record)}\n`));
 }
 
@@ -241,12 +246,27 @@ async function freePort() {
   return port;
 }
 
+/** With vz the VM and its network are the host agent's own: it listens once the guest has an address, and its pid is the VM's. */
+function vz(name, port) {
+  const dir = join(lima, name);
+  for (const file of ["disk", "vz-identifier", "kernel", "initrd", "kernel.cmdline"]) if (!existsSync(join(dir, file))) fatal(`there is no ${file}`);
+  if (existsSync(join(dir, "vz.pid"))) fatal("pidfile already exists");
+  writeFileSync(join(dir, "vz.pid"), `${process.pid}\n`);
+  writeFileSync(join(dir, "serialv.log"), "lane-init 1.00 start\n");
+  const server = createServer((socket) => {
+    socket.on("error", () => undefined);
+    socket.end(scenario.banner ?? "SSH-2.0-scripted\r\n");
+  });
+  setTimeout(() => server.listen(port, "127.0.0.1"), 300);
+}
+
 async function hostagent(name) {
   const dir = join(lima, name);
   const port = scenario.port ?? (await freePort());
   await line("hostagent.pid", name, () => writeFileSync(after("--pidfile"), `${process.pid}\n`));
   await line("hostagent.files", name, () => ["cidata.iso", "ssh.config"].forEach((f) => writeFileSync(join(dir, f), "x", { mode: 0o600 })));
-  await line("hostagent.qemu", name, () => {
+  if (isVz(name)) await line("hostagent.vz", name, () => vz(name, port));
+  else await line("hostagent.qemu", name, () => {
     const [program, ...policy] = words(process.env.QEMU_SYSTEM_X86_64 ?? process.env.QEMU_SYSTEM_AARCH64);
     const child = spawn(program, [...policy, ...qemuArgs(name, scenario.qemuPort ?? port), ...(scenario.qemuArgs ?? [])], { stdio: ["ignore", "ignore", "inherit"] });
     const gone = (why) => {
