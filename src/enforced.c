@@ -79,7 +79,8 @@ static void
 say_network(facts_t *f) {
   const char *netdev = argument(f, "-netdev");
   if (strcmp(f->row->network, "none")) {
-    say(f, AL_PROMISE_NETWORK, NO, "network: \"open\" was asked for: the guest reaches the network and the host's loopback");
+    say(f, AL_PROMISE_NETWORK, NO, "network: \"open\" was asked for: the guest reaches what this machine reaches: services on "
+      "its loopback (also a Docker that listens on TCP), the local network, the internet");
   } else if (!netdev) {
     say(f, AL_PROMISE_NETWORK, UNKNOWN, "the warden has not written QEMU's arguments down");
   } else {

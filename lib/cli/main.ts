@@ -3,7 +3,7 @@
 // The command agent-lane: parses, calls one command, turns errors into two lines and an exit status.
 import { CommanderError } from "commander";
 import { LaneError } from "../errors.js";
-import { complain } from "./output.js";
+import { complain, plain } from "./output.js";
 import { makeProgram } from "./program.js";
 
 /** `agent-lane ls | head -1`: the reader has gone, which is no error. A full disk is one. */
@@ -22,8 +22,26 @@ function unwritten(error: NodeJS.ErrnoException): LaneError {
   return new LaneError({ code: "IO_ERROR", message, cure: "Write it to a place that takes it." });
 }
 
+/** Node would name the process and how to trace it; other warnings than ours are about this program, not for its users. */
+function watchWarnings(): void {
+  process.removeAllListeners("warning");
+  process.on("warning", ({ name, message }) => {
+    if (name === "AgentLaneWarning") process.stderr.write(`warning: ${plain(message)}\n`);
+  });
+}
+
+/** What nobody has caught is a bug of ours, and still no reason for a stack trace. */
+function watchBugs(): void {
+  process.on("uncaughtException", (error) => {
+    complain(error);
+    process.exit(1);
+  });
+}
+
 async function main(): Promise<void> {
   watchOutput();
+  watchWarnings();
+  watchBugs();
   try {
     await makeProgram().parseAsync();
   } catch (error) {

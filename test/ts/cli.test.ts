@@ -95,7 +95,7 @@ describe("usage", () => {
 
 describe("doctor", () => {
   it("prints one JSON object and exits 1 when something is missing", () => {
-    const { status, out, err } = run(["doctor", "--json", "--limactl", join(scratch, "no-limactl")]);
+    const { status, out, err } = run(["doctor", "--json", "--limactl", join(scratch, "no-limactl")], {}, { cwd: scratch }); // in no repository
     expect(err).toBe("");
     expect(status).toBe(1);
     const report = JSON.parse(out) as { ok: boolean; checks: { name: string; status: string; cure?: string }[] };
@@ -183,6 +183,26 @@ describe("paths", () => {
     const r = spawnSync("/bin/sh", ["-c", script, process.execPath, main], { cwd: scratch, encoding: "utf8" });
     expect(r.status).not.toBe(0);
     expect(r.stderr).not.toContain("bug in Agent Lane");
+  });
+});
+
+describe("what goes wrong", () => {
+  // The command's own module, with something done before it.
+  const after = (script: string, args: string[]): Run => {
+    const file = join(scratch, `before-${Math.random().toString(36).slice(2)}.mjs`);
+    writeFileSync(file, `process.argv.splice(1, 1, "agent-lane"); ${script}; await import(${JSON.stringify(main)});`);
+    const r = spawnSync(process.execPath, [file, ...args], { encoding: "utf8", timeout: 25_000, env: { ...process.env, AGENT_LANE_HOME: home, NO_COLOR: "1" } });
+    return { status: r.status, out: r.stdout, err: r.stderr };
+  };
+
+  it("a bug is two lines too, never a stack trace", () => {
+    const { status, err } = after(`setTimeout(() => { throw new Error("a bug"); }, 300)`, ["events", "--follow"]);
+    expect([status, err]).toEqual([1, "error INTERNAL: a bug\ncure: This is a bug in Agent Lane; please report it with the message.\n"]);
+  });
+
+  it("warnings are lines: ours, and nobody else's", () => {
+    const { status, err } = after(`setTimeout(() => { process.emitWarning("much\\x1b[2J", "AgentLaneWarning"); process.emitWarning("old", "DeprecationWarning"); setTimeout(() => process.exit(0), 100); }, 300)`, ["events", "--follow"]);
+    expect([status, err]).toEqual([0, "warning: much?[2J\n"]);
   });
 });
 

@@ -51,5 +51,5 @@ it("fails, and says what it saw, when the guest sees what it must not", async ()
 
 it("a lane that does not start is an error in two lines", async () => {
   const said = await run(`report("r", await start("--image", "/nonexistent").ended);`);
-  expect(said["r"]).toEqual({ code: 1, out: "", err: expect.stringMatching(/^error IMAGE_\w+: .+\ncure: .+\n$/) });
+  expect(said["r"]).toEqual({ code: 1, out: "", err: expect.stringMatching(/^error SOURCE_MISSING: .+\ncure: .+\n$/) });
 });
