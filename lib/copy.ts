@@ -30,6 +30,7 @@ export interface CopyOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** Options of `lane.copyIn()`. */
 export interface CopyInOptions extends CopyOptions {
   /**
    * What to leave out of a directory: up to 1024 patterns, as in a .gitignore that lies in it (`node_modules`, `/build/`,
@@ -38,11 +39,13 @@ export interface CopyInOptions extends CopyOptions {
   readonly ignore?: readonly string[] | undefined;
 }
 
+/** Options of `lane.copyFileOut()`. */
 export interface CopyFileOutOptions extends CopyOptions {
   /** Largest size of the file, in bytes. Integer 1–1099511627776 (1 TiB), default: the lane's `maxCopyOutBytes`. */
   readonly maxBytes?: number | undefined;
 }
 
+/** Options of `lane.copyOut()`. */
 export interface CopyOutOptions extends CopyFileOutOptions {
   /** Largest size of all files together, in bytes. Integer 1–1099511627776 (1 TiB), default: the lane's `maxCopyOutBytes`. */
   readonly maxBytes?: number | undefined;
@@ -54,6 +57,7 @@ export interface CopyOutOptions extends CopyFileOutOptions {
   readonly executables?: boolean | undefined;
 }
 
+/** What a copy has brought. */
 export interface CopyResult {
   /** Bytes of contents that were copied. */
   readonly bytes: number;
@@ -61,6 +65,7 @@ export interface CopyResult {
   readonly files: number;
 }
 
+/** What `lane.copyIn()` has brought. */
 export interface CopyInResult extends CopyResult {
   /** Files that grew or shrank while they were read: they were cut, or filled up with zeros, to the size they had. */
   readonly changed: number;
@@ -68,6 +73,7 @@ export interface CopyInResult extends CopyResult {
   readonly changedPath?: string;
 }
 
+/** What `lane.copyOut()` has brought. */
 export interface CopyOutResult extends CopyInResult {
   /** Links that would have led out of the directory: they were left out. */
   readonly skipped: number;

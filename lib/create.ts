@@ -25,7 +25,8 @@ const NAMES = [...OPTION_NAMES.filter((name) => name !== "syncInTimeoutSeconds")
  * const { stdout } = await lane.exec("uname -r");
  * ```
  *
- * Rejects with a LaneError after everything of the lane has been removed again.
+ * Rejects with a LaneError after everything of the lane has been removed again: BAD_OPTION, UNKNOWN_OPTION, LIMA_MISSING,
+ * IMAGE_MISSING, NETWORK_UNENFORCEABLE, CONFIG_REFUSED, BUSY, START_TIMEOUT, START_FAILED and others, `step` saying where.
  */
 export async function createLane(options: CreateLaneOptions = {}): Promise<Lane> {
   if (typeof options !== "object" || options === null || Array.isArray(options))

@@ -140,14 +140,23 @@ export interface LaneErrorFields {
 
 /** An operation of Agent Lane failed. Test `code`; show `message` and `cure`. */
 export class LaneError extends Error {
+  /** Always "LaneError". */
   override readonly name = "LaneError";
+  /** What programs test; docs/ERRORS.md has them all. */
   readonly code: LaneErrorCode;
+  /** What to do about it, as a sentence. */
   readonly cure: string;
+  /** The step of create or close that failed, such as "boot". */
   readonly step: string | undefined;
+  /** The lane's name, once it has one. */
   readonly lane: string | undefined;
+  /** Of a command that was ended: the last 64 KiB of what it had written. */
   readonly stdout: string | undefined;
+  /** The same of stderr. */
   readonly stderr: string | undefined;
+  /** Of a command that was ended: its status, when the guest could still tell; 128 + n after signal n. */
   readonly exitCode: number | undefined;
+  /** Of a command that was ended: the guest killed a process of it for want of memory. */
   readonly oom: boolean | undefined;
 
   constructor(fields: LaneErrorFields) {
@@ -162,6 +171,7 @@ export class LaneError extends Error {
     this.oom = fields.oom;
   }
 
+  /** Code, message and cure. */
   override toString(): string {
     if (this.cure === "" || this.message.endsWith(this.cure)) return `${this.name} [${this.code}]: ${this.message}`;
     return `${this.name} [${this.code}]: ${this.message}\n  cure: ${this.cure}`;

@@ -16,7 +16,7 @@ import { atOnce, Feed, type Stdin } from "./stdin.js";
  * boundary.
  */
 export interface ExecLimits {
-  /** Processes and threads at one time; above it a fork fails in the guest. */
+  /** Processes and threads at one time; above it a fork fails in the guest. Default: no limit of the command's own. */
   readonly processes?: number | undefined;
   /** Bytes of memory; above it the whole command is killed, and its result says `oom: true`. At least 1 MiB. */
   readonly memoryBytes?: number | undefined;
@@ -24,6 +24,7 @@ export interface ExecLimits {
   readonly cpus?: number | undefined;
 }
 
+/** Options of `lane.exec()`. All are optional. */
 export interface ExecOptions {
   /**
    * Called with each line of stdout, without its end, before the promise resolves. The result's stdout is then a tail.
@@ -49,7 +50,7 @@ export interface ExecOptions {
    * Ends the command and everything it started; the call rejects with ABORTED, whose `cause` is the signal's reason.
    */
   readonly signal?: AbortSignal | undefined;
-  /** Ends it after this time, likewise; the call rejects with TIMEOUT. Counted from the call. */
+  /** Ends it after this many milliseconds, likewise; the call rejects with TIMEOUT. Counted from the call. Default: never. */
   readonly timeoutMs?: number | undefined;
   /** When it is ended: milliseconds from SIGTERM to SIGKILL. Default 2000; 0 kills at once. */
   readonly killGraceMs?: number | undefined;
@@ -67,15 +68,18 @@ export interface ExecOptions {
    * Default 256 MiB.
    */
   readonly maxOutputBytes?: number | undefined;
+  /** What the command may use in the guest at most. Default: what the VM has. */
   readonly limits?: ExecLimits | undefined;
 }
 
+/** How a command ended, and what it wrote. */
 export interface ExecResult {
   /**
    * Whole and untrimmed; with `onLine` the last 64 KiB, without the final newline. Bytes that are no UTF-8 become
    * U+FFFD.
    */
   readonly stdout: string;
+  /** The same of stderr; a tail with `onStderrLine`. */
   readonly stderr: string;
   /** The exit status; 128 + n after signal n. */
   readonly exitCode: number;

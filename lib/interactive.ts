@@ -9,9 +9,13 @@ import { checkNames, readOnce } from "./rules.js";
 import { bytesOf } from "./stdin.js";
 import { isTerminal, Terminal, type Size } from "./terminal.js";
 
+/** Options of `lane.interactiveExec()`. The three streams are required. */
 export interface InteractiveOptions {
+  /** What the program reads. When it is a terminal, the program gets one too. */
   readonly stdin: NodeJS.ReadableStream;
+  /** Where its output goes; on a terminal all of it. */
   readonly stdout: NodeJS.WritableStream;
+  /** Where its stderr goes; nothing on a terminal. */
   readonly stderr: NodeJS.WritableStream;
   /** Absolute working directory in the guest. Default: the worktree. */
   readonly cwd?: string | undefined;

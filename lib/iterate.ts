@@ -9,6 +9,7 @@ import type { Home } from "./process.js";
 import { checkNames, readOnce } from "./rules.js";
 import { atOnce, Feed } from "./stdin.js";
 
+/** Options of `lane.lines()`: those of `exec()` that fit, and `check`. */
 export interface LinesOptions extends Omit<ExecOptions, "onLine" | "onStderrLine" | "maxOutputBytes"> {
   /** Whether a status other than 0 makes the iterator throw COMMAND_FAILED after the last line. Default true. */
   readonly check?: boolean | undefined;

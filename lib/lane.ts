@@ -29,6 +29,10 @@ export interface NativeLane {
   readonly [fact: string]: unknown;
 }
 
+/**
+ * An open lane: one VM, from `createLane()`. Its calls reject with LANE_CLOSED once it is closing or has ended, and with
+ * CHANNEL_CLOSED, PROTOCOL_VIOLATION or LANE_EXPIRED when it ends under them; BAD_OPTION says which argument is wrong.
+ */
 export class Lane {
   /** The lane's name. */
   readonly name: string;
@@ -163,7 +167,7 @@ export class Lane {
     }
   }
 
-  /** Round trip to the guest's lane agent, in nanoseconds. */
+  /** Round trip to the guest's lane agent, in nanoseconds. Rejects with LANE_CLOSED or CHANNEL_CLOSED. */
   async ping(): Promise<number> {
     const { ns } = await this.#open("ping").request<{ ns: number }>("ping", { lane: this.name });
     return ns;
@@ -179,6 +183,7 @@ export class Lane {
     return this.#closing;
   }
 
+  /** `close()`, for `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }

@@ -49,6 +49,7 @@ export interface PreparedImage {
   readonly parent: string;
   /** Whether this call has made it. */
   readonly made: boolean;
+  /** How long this call has taken. */
   readonly seconds: number;
 }
 
@@ -345,6 +346,9 @@ const NAMES = [...OPTION_NAMES, "queueTimeoutSeconds"];
  * await prepareImage(options);
  * await run({ sandbox: lima(options), … });
  * ```
+ *
+ * `queueTimeoutSeconds` is that of `createLane()`. Rejects with SETUP_FAILED (nothing is left then), DERIVE_FAILED, ABORTED, and
+ * with what `createLane()` rejects with.
  */
 export async function prepareImage(
   options: LimaOptions & { readonly queueTimeoutSeconds?: number | undefined },

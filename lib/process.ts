@@ -10,6 +10,7 @@ import { checkNames, readOnce } from "./rules.js";
 import { signalName, signalNumber } from "./signals.js";
 import { Terminal, type Size } from "./terminal.js";
 
+/** Options of `lane.spawn()`: those of `exec()` that fit, and `tty`. */
 export interface SpawnOptions
   extends Omit<ExecOptions, "onLine" | "onStderrLine" | "stdin" | "maxOutputBytes"> {
   /**
@@ -21,6 +22,7 @@ export interface SpawnOptions
 
 const NAMES = namesLike(["onLine", "onStderrLine", "stdin", "maxOutputBytes"], ["tty"]);
 
+/** How a command of `lane.spawn()` ended. */
 export interface ProcessEnd {
   /** The exit status; 128 + n after signal n. */
   readonly exitCode: number;
@@ -175,6 +177,7 @@ export class LaneProcess {
   readonly stdin: Writable;
   /** Ends when the command has; is destroyed with the reason when its outcome is unknown. */
   readonly stdout: Readable;
+  /** The same for stderr; with `tty` it has nothing. */
   readonly stderr: Readable;
   /**
    * Resolves whatever the status is; rejects with a LaneError when it could not be started, was ended by us, or its

@@ -4,6 +4,9 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { apiPage } from "./api.mjs";
+import { STEPS } from "./macos.mjs";
+import { troublePage } from "./trouble.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const read = (path) => readFileSync(join(root, path), "utf8");
@@ -53,13 +56,27 @@ function withOptions(readme, table) {
   return readme.slice(0, section) + readme.slice(section).replace(old, () => `${table}\n`);
 }
 
+/** The table below the last heading of docs/MACOS.md: what `scripts/check --macos` does. */
+function withSteps(page) {
+  const head = "| step | what is run | what it proves |\n|---|---|---|\n";
+  const at = page.indexOf(head);
+  if (at < 0) throw new Error("docs/MACOS.md has no table of steps");
+  const rows = STEPS.map((step) => `| ${step.name} | ${step.by} | ${step.proves} |\n`).join("");
+  return `${page.slice(0, at)}${head}${rows}${page.slice(at + head.length).replace(/^(?:\|.*\n)*/, "")}`;
+}
+
 /** The text that each file should have, by path. */
 export function pages({ optionTable, ownErrors, manPage, cliPage }) {
+  const rows = errorTable(read("src/err.h"));
+  const errors = { ...Object.fromEntries(rows.map((row) => [row.code, row])), ...ownErrors };
   return {
     "man/agent-lane.1": manPage,
     "docs/CLI.md": cliPage,
+    "docs/API.md": apiPage(),
+    "docs/MACOS.md": withSteps(read("docs/MACOS.md")),
+    "docs/TROUBLESHOOTING.md": troublePage(errors),
     "README.md": withOptions(read("README.md"), optionTable),
-    "docs/ERRORS.md": errorsPage(errorTable(read("src/err.h")), ownErrors),
+    "docs/ERRORS.md": errorsPage(rows, ownErrors),
   };
 }
 

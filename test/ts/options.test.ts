@@ -33,6 +33,38 @@ const BOUNDS: [keyof LimaOptions, number, number, boolean][] = [
   ["keepManifestDays", 0, 3650, true],
 ];
 
+/** What is wrong of the other options, and what is said. */
+const WRONG: [object, RegExp][] = [
+  [{ network: "closed" }, /network must be "open" or "none", not "closed"/],
+  [{ network: true }, /network .* not the boolean true/],
+  [{ accelerator: "kvm" }, /accelerator must be "auto" or "tcg"/],
+  [{ transport: "ssh" }, /transport must be "auto" or "shell" or "port"/],
+  [{ guestSudo: "yes" }, /guestSudo must be true or false, not a string/],
+  [{ allowUnknownLima: 1 }, /allowUnknownLima must be true or false, not the number 1/],
+  [{ limactlPath: "limactl" }, /limactlPath must be an absolute path, not the relative path "limactl"/],
+  [{ limactlPath: "" }, /limactlPath .* empty/],
+  [{ home: "~/x" }, /home must be an absolute path/],
+  [{ home: "/a\nb" }, /home .* control characters/],
+  [{ copyOutRoot: 3 }, /copyOutRoot must be an absolute path, not the number 3/],
+  [{ image: "" }, /image .* empty/],
+  [{ image: "x".repeat(5000) }, /image .* at most 4096/],
+  [{ imageKeys: "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3" }, /imageKeys must be a list .*, not a string/],
+  [{ imageKeys: [] }, /imageKeys must have 1 to 16 .*, not 0/],
+  [{ imageKeys: ["RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3", "x"] }, /imageKeys: "x" is no public key/],
+  [{ imageKeys: [, "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3"] }, /imageKeys: undefined is no public key/],
+  [{ worktreePath: "workspace" }, /worktreePath .* relative/],
+  [{ worktreePath: "/home/agent/../x" }, /worktreePath .*use "\/home\/x"/],
+  [{ worktreePath: "/home/agent/w/" }, /worktreePath .*use "\/home\/agent\/w"/],
+  [{ worktreePath: "/" }, /worktreePath must be an absolute, normalised path below \/ .*, not \/ itself/],
+  [{ worktreePath: "/a\x07b" }, /worktreePath .* control characters/],
+  [{ onEvent: {} }, /onEvent must be a function, not an object/],
+  [{ env: ["A=1"] }, /env must be an object of names and texts, not an array/],
+  [{ env: { "A-B": "1" } }, /"A-B" is not a variable's name/],
+  [{ env: { A: 1 } }, /A must be a text, not the number 1/],
+  [{ env: { A: "x\0y" } }, /A contains a NUL/],
+  [{ onLowSpace: "stop" }, /onLowSpace must be "close" or "event", not "stop"/],
+];
+
 it("no option with a number is left out here", () => {
   const numbers = OPTIONS.filter(({ default: d, boundsText }) => typeof d === "number" || /\(number\)/.test(boundsText)).map(({ name }) => name);
   expect(BOUNDS.map(([name]) => name).sort()).toEqual(numbers.sort());
@@ -107,6 +139,7 @@ describe.each(BOUNDS)("%s", (name, min, max, integer) => {
 });
 
 describe("texts and choices", () => {
+<<<<<<< HEAD
   it.each([
     [{ network: "closed" }, /network must be "open" or "none", not "closed"/],
     [{ network: true }, /network .* not the boolean true/],
@@ -138,6 +171,8 @@ describe("texts and choices", () => {
     [{ env: { A: 1 } }, /A must be a text, not the number 1/],
     [{ env: { A: "x\0y" } }, /A contains a NUL/],
   ])("refuses %j", (options, message) => {
+=======
+  it.each(WRONG)("refuses %j", (options, message) => {
     const error = refusal(options);
     expect(error.code).toBe("BAD_OPTION");
     expect(error.message).toMatch(message);
@@ -201,4 +236,9 @@ describe("lima()", () => {
 
 it("the table for the README has them all", () => {
   for (const option of OPTIONS) expect(optionTable()).toContain(`| \`${option.name}\` |`);
+});
+
+it("every option has its bounds tested here", () => {
+  const tested = [...BOUNDS.map(([name]) => name as string), ...WRONG.flatMap(([options]) => Object.keys(options))];
+  expect(OPTIONS.map((option) => option.name).filter((name) => !tested.includes(name))).toEqual([]);
 });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lane as on a Mac: the core is told that the system is Darwin (uname alone; files, processes and sockets stay this system's), so
 // it takes vz, and the scripted limactl plays vz after the source of Lima 2.2.0. Nothing here was recorded on a Mac.
-import { execFileSync } from "node:child_process";
-import { symlinkSync } from "node:fs";
+import { execFileSync, spawnSync } from "node:child_process";
+import { chmodSync, copyFileSync, existsSync, symlinkSync, writeFileSync } from "node:fs";
 import { createServer, type AddressInfo } from "node:net";
 import { join } from "node:path";
 import { expect, it, vi } from "vitest";
@@ -85,4 +85,37 @@ it("ends the lane when the host agent, and the VM with it, is gone", async () =>
   expect(said["same"], err).toBe(true);
   expect(said["sleeper"]).toBe("LANE_CLOSED");
   expect(stage.left()).toEqual([]);
+});
+
+/** The real limactl that scripts/setup has built, or one of this machine's. */
+const limactl = execFileSync("bash", ["-c", '. scripts/lib.sh && printf %s "$LIMACTL"'], { cwd: join(import.meta.dirname, "..", ".."), encoding: "utf8" });
+const there = limactl !== "" && existsSync(limactl);
+
+it.skipIf(!there)("writes a template that the real limactl accepts, for Apple Silicon too", async () => {
+  const { stage, run } = mac();
+  const { said, err } = await run(`
+    const { readFileSync } = await import("node:fs");
+    let name;
+    const lane = await create({ ...MAC, onEvent: (e) => { name ??= e.lane; } });
+    report("yaml", readFileSync(OPTIONS.home + "/lima/" + name + "/lima.yaml", "utf8"));
+    await lane.close();`);
+  const yaml = said["yaml"] as string;
+  expect(yaml, err).toContain('vmType: "vz"');
+  stage.writable("lima");
+  const program = join(stage.dir, "real-limactl"); // its own place may be closed to others
+  copyFileSync(limactl, program);
+  chmodSync(program, 0o755);
+  const validate = (text: string) => {
+    const file = join(stage.dir, "lima.yaml");
+    writeFileSync(file, text);
+    const user = process.getuid?.() === 0 ? { uid: 65534, gid: 65534 } : {};
+    const env = { PATH: process.env["PATH"], HOME: join(stage.dir, "lima"), LIMA_HOME: join(stage.dir, "lima") };
+    const r = spawnSync(program, ["--tty=false", "validate", file], { cwd: stage.dir, encoding: "utf8", timeout: 60_000, env, ...user });
+    return { code: r.status, said: r.stderr };
+  };
+  expect(validate(yaml)).toEqual({ code: 0, said: expect.stringContaining("OK") });
+  // Lima looks at what it is given: neither an unknown kind of VM nor a broken rule passes.
+  expect(validate(yaml.replace('vmType: "vz"', 'vmType: "zv"')).code).toBe(1);
+  expect(validate(yaml.replace('mode: "data"', 'mode: "some"')).code).toBe(1);
+  expect(validate(yaml.replaceAll(/arch: "x86_64"/g, 'arch: "aarch64"'))).toEqual({ code: 0, said: expect.stringContaining("OK") });
 });
