@@ -10,11 +10,13 @@ import type { Reach } from "./reach.js";
  * position in the queue and with who has the places in `message`, whenever that changes.
  */
 export interface LaneStateEvent {
+  /** The state that it has entered. */
   readonly type: "queued" | "creating" | "booting" | "connecting" | "ready" | "closing" | "closed";
   /** The lane's name. */
   readonly lane: string;
   /** Milliseconds since `create` was called. */
   readonly timeMs: number;
+  /** Why, or what it waits for, where there is something to say. */
   readonly message?: string;
   /** Of `queued`, once it is known: 1 is the next to get a place. */
   readonly position?: number;
@@ -26,17 +28,25 @@ export interface LaneStateEvent {
 
 /** Something worth knowing that stops nothing, such as KVM that does not work. */
 export interface LaneNoticeEvent {
+  /** Always "notice". */
   readonly type: "notice";
+  /** The lane's name. */
   readonly lane: string;
+  /** Milliseconds since `create` was called. */
   readonly timeMs: number;
+  /** What is worth knowing, as a sentence. */
   readonly message: string;
 }
 
 /** The lane's end could not be proven; the next sweep, or `agent-lane reap`, tries again. */
 export interface LaneStuckEvent {
+  /** Always "stuck". */
   readonly type: "stuck";
+  /** The lane's name. */
   readonly lane: string;
+  /** Milliseconds since `create` was called. */
   readonly timeMs: number;
+  /** What is left, and why it could not be ended. */
   readonly message: string;
 }
 
@@ -46,10 +56,15 @@ export interface LaneStuckEvent {
  * could not be written into the run manifest; or `handle`: the handle was dropped without a close, and the lane is closed now.
  */
 export interface LaneWarningEvent {
+  /** Always "warning". */
   readonly type: "warning";
+  /** The option that it is about, or `manifest` or `handle`. */
   readonly option: string;
+  /** What is likely to disappoint, as a sentence. */
   readonly message: string;
+  /** The lane's name, when one runs. */
   readonly lane?: string;
+  /** Milliseconds since `create` was called, when a lane runs. */
   readonly timeMs?: number;
 }
 
@@ -58,8 +73,11 @@ export interface LaneWarningEvent {
  * lane of its own. Comes with each step, with the setup's output (at most once a second), and every few seconds in silence.
  */
 export interface LanePreparingEvent {
+  /** Always "preparing". */
   readonly type: "preparing";
+  /** The project's name. */
   readonly project: string;
+  /** What is being done. */
   readonly step: "waiting" | "lane" | "inputs" | "setup" | "saving" | "ready";
   /** Milliseconds since the image was asked for. */
   readonly timeMs: number;
@@ -71,11 +89,15 @@ export interface LanePreparingEvent {
 
 /** `close()` resolved (it always does), but the lane may be left; `error` says why. */
 export interface LaneCloseFailedEvent {
+  /** Always "close-failed". */
   readonly type: "close-failed";
+  /** The lane's name. */
   readonly lane: string;
+  /** Why its end could not be proven. */
   readonly error: LaneError;
 }
 
+/** What `onEvent` is told; `type` says which one it is. */
 export type LaneEvent =
   | LaneStateEvent
   | LanePreparingEvent
