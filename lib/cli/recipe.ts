@@ -3,18 +3,16 @@
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdir, readFile } from "node:fs/promises";
-import { cpus } from "node:os";
 import { join } from "node:path";
 import { createLane } from "../create.js";
 import { LaneError, OWN_ERRORS } from "../errors.js";
-import type { Lane } from "../lane.js";
 import { packageDir } from "../native.js";
+import { firstHelper, type FirstImage } from "./first-helper.js";
+import { HELPER_DISK_GIB, HELPER_MINUTES, helperCpus, lines, quote, type Helper } from "./helper.js";
 
 export const recipeDir = join(packageDir, "image");
 
 const GONE_STATUS = 3;
-const IN_LANE = "/home/agent/recipe";
-const OUT_IN_LANE = "/home/agent/out";
 // A file of the result: a disk image may be as large as its guest sees it.
 const LARGEST = 64 * 2 ** 30;
 
@@ -34,6 +32,8 @@ export interface HelperOptions {
   /** The image that the helper lane starts from; undefined: the newest of the store. */
   readonly image?: string | undefined;
   readonly memoryGiB: number;
+  /** Instead of an image of the store: a cloud image. */
+  readonly first?: FirstImage | undefined;
 }
 
 /** Whether the recipe can run on this very machine: Debian, root, and its tools. */
@@ -49,21 +49,6 @@ function failed(status: number | null, last: string): LaneError {
     message: words === "" ? `the recipe ended with status ${status ?? "unknown"}` : words,
     cure: OWN_ERRORS[code].cure,
   });
-}
-
-/** Splits what comes in pieces into lines. */
-function lines(say: (line: string) => void): { feed: (piece: string) => void; end: () => void } {
-  let rest = "";
-  return {
-    feed: (piece) => {
-      const parts = (rest + piece).split("\n");
-      rest = parts.pop() ?? "";
-      parts.forEach(say);
-    },
-    end: () => {
-      if (rest !== "") say(rest);
-    },
-  };
 }
 
 /** Runs the recipe here. Its own clean-up follows SIGTERM, and is waited for. */
@@ -93,12 +78,11 @@ export async function runHere({ program, args, signal, say }: RecipeRun, out: st
   }
 }
 
-async function fetchImage(lane: Lane, out: string, signal: AbortSignal): Promise<void> {
+async function fetchImage(helper: Helper, out: string): Promise<void> {
   await mkdir(out, { recursive: true });
-  const take = (name: string): Promise<unknown> =>
-    lane.copyFileOut(`${OUT_IN_LANE}/${name}`, join(out, name), { signal, maxBytes: LARGEST });
+  const take = (name: string): Promise<void> => helper.take(`${helper.out}/${name}`, join(out, name));
   await take("manifest.json");
-  // The names are the guest's words: copyFileOut takes no path out of the folder, and the import checks every file.
+  // The names are the guest's words: none of them leads out of the folder, and the import checks every file.
   const manifest = JSON.parse(await readFile(join(out, "manifest.json"), "utf8")) as { files?: { name?: unknown }[] };
   for (const { name } of manifest.files ?? []) {
     if (typeof name !== "string" || !/^[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,63}$/.test(name))
@@ -111,45 +95,67 @@ async function fetchImage(lane: Lane, out: string, signal: AbortSignal): Promise
   }
 }
 
-/** Runs the recipe as root inside a lane of its own; `out` gets the image, or the one file that the program wrote. */
-export async function runInLane(run: RecipeRun, out: string, files: ReadonlyMap<string, string>, helper: HelperOptions): Promise<void> {
-  const { program, args, signal, say } = run;
-  say("image: starting the helper lane");
+/** What of this machine's environment the recipe follows there, too. */
+function passed(): Record<string, string> {
+  const mirror = process.env["AGENT_LANE_DEBIAN_MIRROR"];
+  return mirror === undefined ? {} : { AGENT_LANE_DEBIAN_MIRROR: mirror };
+}
+
+/** Runs the recipe as root in the helper; `out` gets the image, or the one file that the program wrote. */
+async function runIn(helper: Helper, run: RecipeRun, out: string, files: ReadonlyMap<string, string>): Promise<void> {
+  const { program, args, say } = run;
+  await helper.put(recipeDir, helper.recipe);
+  for (const [from, to] of files) await helper.put(from, `${helper.recipe}/${to}`);
+  // A network that looks into TLS has an authority of its own, which Node is told of by this variable.
+  const authorities = process.env["NODE_EXTRA_CA_CERTS"];
+  if (authorities !== undefined && existsSync(authorities)) await helper.put(authorities, `${helper.recipe}/extra-ca.pem`);
+  const quoted = args.map(quote).join(" ");
+  let last = "";
+  const hear = (line: string): void => {
+    if (line !== "") last = line;
+    say(line);
+  };
+  const exitCode = await helper.run(`./in-lane ${program} ${program === "build" ? helper.out : ""} ${quoted} 2>&1`, passed(), hear);
+  if (exitCode !== 0) throw failed(exitCode, last);
+  if (program === "build") {
+    say("image: taking the image out of the helper lane");
+    await fetchImage(helper, out);
+  } else await helper.take(`${helper.recipe}/updated.json`, out);
+}
+
+/** A lane of an image of the store. */
+async function laneHelper(options: HelperOptions, signal: AbortSignal): Promise<Helper> {
   const lane = await createLane({
-    cpus: Math.max(1, Math.min(8, cpus().length)),
-    memoryGiB: helper.memoryGiB,
-    diskGiB: 40,
-    timeoutMinutes: 480,
+    cpus: helperCpus(),
+    memoryGiB: options.memoryGiB,
+    diskGiB: HELPER_DISK_GIB,
+    timeoutMinutes: HELPER_MINUTES,
     network: "open",
     guestSudo: true,
     maxCopyOutBytes: LARGEST,
     maxDiskGrowthGiB: 60,
-    ...(helper.image === undefined ? {} : { image: helper.image }),
-    ...(helper.home === undefined ? {} : { home: helper.home }),
-    ...(helper.limactlPath === undefined ? {} : { limactlPath: helper.limactlPath }),
+    ...(options.image === undefined ? {} : { image: options.image }),
+    ...(options.home === undefined ? {} : { home: options.home }),
+    ...(options.limactlPath === undefined ? {} : { limactlPath: options.limactlPath }),
   });
+  return {
+    recipe: "/home/agent/recipe",
+    out: "/home/agent/out",
+    put: async (from, to) => void (await lane.copyIn(from, to, { signal })),
+    run: async (command, env, onLine) =>
+      (await lane.exec(command, { sudo: true, cwd: "/home/agent/recipe", env, signal, onLine })).exitCode,
+    take: async (from, to) => void (await lane.copyFileOut(from, to, { signal, maxBytes: LARGEST })),
+    close: () => lane.close(),
+  };
+}
+
+/** Runs the recipe in a VM of its own. */
+export async function runInLane(run: RecipeRun, out: string, files: ReadonlyMap<string, string>, options: HelperOptions): Promise<void> {
+  run.say("image: starting the helper lane");
+  const helper = options.first === undefined ? await laneHelper(options, run.signal) : await firstHelper(options.first, options, run);
   try {
-    await lane.copyIn(recipeDir, IN_LANE, { signal });
-    for (const [from, to] of files) await lane.copyIn(from, `${IN_LANE}/${to}`, { signal });
-    const quoted = args.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(" ");
-    const target = program === "build" ? OUT_IN_LANE : "";
-    let last = "";
-    const hear = (line: string): void => {
-      if (line !== "") last = line;
-      say(line);
-    };
-    const { exitCode } = await lane.exec(`exec ./in-lane ${program} ${target} ${quoted} 2>&1`, {
-      sudo: true,
-      cwd: IN_LANE,
-      signal,
-      onLine: hear,
-    });
-    if (exitCode !== 0) throw failed(exitCode, last);
-    if (program === "build") {
-      say("image: taking the image out of the helper lane");
-      await fetchImage(lane, out, signal);
-    } else await lane.copyFileOut(`${IN_LANE}/updated.json`, out, { signal });
+    await runIn(helper, run, out, files);
   } finally {
-    await lane.close();
+    await helper.close();
   }
 }

@@ -22,6 +22,8 @@ interface RecipeOptions extends CommonOptions {
   readonly packages?: string;
   readonly inLane?: boolean;
   readonly helperImage?: string;
+  readonly helper?: string;
+  readonly sha256?: string;
 }
 
 interface BuildOptions extends RecipeOptions {
@@ -48,6 +50,11 @@ function nameArgument(value: string): string {
   throw new InvalidArgumentError("It must be at most 32 of a-z, 0-9 and -, and not begin with project-.");
 }
 
+function digestArgument(value: string): string {
+  if (/^[0-9a-f]{64}$/.test(value)) return value;
+  throw new InvalidArgumentError("It must be 64 lower-case hex digits.");
+}
+
 function say(line: string): void {
   process.stderr.write(`${plain(line)}\n`);
 }
@@ -57,7 +64,9 @@ function addRecipe(command: Command): Command {
     .addOption(new Option("--arch <arch>", "architecture of the image").choices(ARCHES).default(hostArch(), "this machine's"))
     .option("--packages <file>", "Debian packages to add, one a line; FILE.lock.json beside it pins them", pathArgument)
     .option("--in-lane", "run the recipe in a helper lane, also where this machine could run it itself")
-    .option("--helper-image <image>", "image that the helper lane starts from (default: base, else the newest)");
+    .option("--helper-image <image>", "image that the helper lane starts from (default: base, else the newest)")
+    .option("--helper <file>", "where the store has no image yet: a cloud image (disk with cloud-init) to run the recipe in", pathArgument)
+    .option("--sha256 <digest>", "what --helper's file must have (default: one that scripts/pin-helper has pinned)", digestArgument);
 }
 
 // Nothing that is still at work is as old: a helper lane lives eight hours at most.
@@ -87,7 +96,15 @@ async function withScratch(options: CommonOptions, work: (directory: string) => 
 }
 
 function helperOf(options: RecipeOptions, memoryGiB: number): HelperOptions {
-  return { home: options.home, limactlPath: options.limactl, image: options.helperImage, memoryGiB };
+  const first = options.helper === undefined ? undefined : { path: options.helper, sha256: options.sha256 };
+  return { home: options.home, limactlPath: options.limactl, image: options.helperImage, memoryGiB, first };
+}
+
+/** Whether the recipe runs on this machine itself. */
+function here(options: RecipeOptions): boolean {
+  if (options.sha256 !== undefined && options.helper === undefined) throw badOption("--sha256 is of a --helper");
+  if (options.helper !== undefined && options.helperImage !== undefined) throw badOption("either --helper or --helper-image");
+  return runsHere() && options.inLane !== true && options.helper === undefined;
 }
 
 /** The lock that pins FLAVOUR and the added packages: FILE.lock.json, made when it is not there. */
@@ -105,7 +122,7 @@ async function updateLock(options: LockOptions, out: string, signal: AbortSignal
   const args = ["--update", "--arch", options.arch];
   if (options.only !== undefined) args.push("--only", options.only);
   const files = new Map<string, string>();
-  if (runsHere() && options.inLane !== true) {
+  if (here(options)) {
     if (options.packages !== undefined) args.push("--packages", options.packages);
     args.push("--out", out);
     return runHere({ program: "lock", args, signal, say }, undefined);
@@ -121,15 +138,15 @@ async function updateLock(options: LockOptions, out: string, signal: AbortSignal
 async function build(options: BuildOptions): Promise<void> {
   await interruptible(({ signal, endsBySignal }) =>
     withScratch(options, async (scratch) => {
-      const here = runsHere() && options.inLane !== true;
-      if (here) endsBySignal();
+      const local = here(options);
+      if (local) endsBySignal();
       const lock = options.lock ?? (await lockOf(options, scratch, signal));
       const args = ["--flavour", options.flavour, "--arch", options.arch];
       const name = options.name ?? (options.packages === undefined ? undefined : `${options.flavour}-more`);
       if (name !== undefined) args.push("--name", name);
       if (options.fresh === true) args.push("--fresh");
       const made = join(scratch, "image");
-      if (here) {
+      if (local) {
         if (lock !== undefined) args.push("--lock", lock);
         await runHere({ program: "build", args, signal, say }, made);
       } else {
@@ -179,7 +196,8 @@ export function addImageBuild(image: Command): void {
       "after",
       `
 As root on Debian the recipe runs on this machine; everywhere else in a helper lane, which starts from an image of the
-store. A locked version that has left the mirror is INPUT_GONE: agent-lane image lock --update.
+store, or, where there is none yet, from a cloud image that a person has pinned: --helper FILE, with --sha256 or a pin.
+A locked version that has left the mirror is INPUT_GONE: agent-lane image lock --update.
 
 Example:
   agent-lane image build --flavour docker`,
@@ -195,7 +213,7 @@ Example:
       if (options.update !== true) throw badOption("image lock needs --update: it has nothing else to do");
       await interruptible(({ signal, endsBySignal }) =>
         withScratch(options, async (scratch) => {
-          if (runsHere() && options.inLane !== true) endsBySignal();
+          if (here(options)) endsBySignal();
           const made = join(scratch, "lock.json");
           await updateLock(options, made, signal);
           const target =
