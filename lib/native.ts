@@ -108,11 +108,26 @@ export function adviceFor(
   return { message, cure: rebuild };
 }
 
+/**
+ * Other runtimes load addons too, but ours takes libuv from Node, and they have none: Bun and Deno end the process then, without
+ * a word to the caller. So it is not tried.
+ */
+function refuseOtherRuntimes(versions: Readonly<Record<string, string | undefined>>): void {
+  const name = ["bun", "deno"].find((each) => versions[each] !== undefined);
+  if (name === undefined) return;
+  throw new LaneError({
+    code: "NATIVE_LOAD_FAILED",
+    message: `the Agent Lane addon needs Node's libuv, which ${name} ${versions[name]} does not have`,
+    cure: "Run the script with Node 20.19 or newer.",
+  });
+}
+
 let loaded: Native | undefined;
 
 /** Loads the addon once per JavaScript environment. Throws LaneError NATIVE_LOAD_FAILED. */
 export function native(): Native {
   if (loaded !== undefined) return loaded;
+  refuseOtherRuntimes(process.versions);
   const require = createRequire(import.meta.url);
   const failures: Failure[] = [];
   const explicit = (process.env["AL_BINDING"] ?? "") !== "";

@@ -231,6 +231,12 @@ describe("an addon that cannot be loaded", () => {
     expect(r.status).toBe(0);
   });
 
+  it.each(["bun", "deno"])("is not tried in %s, which has no libuv for it", (name) => {
+    const r = node(`Object.defineProperty(process, "versions", { value: { ...process.versions, ${name}: "1.2.3" } });\n${script.replace("import {", "const {").replace("} from ", "} = await import(").replace('js";', 'js");')}`);
+    expect(r.out).toMatch(new RegExp(`^LaneError NATIVE_LOAD_FAILED\\n.*libuv, which ${name} 1\\.2\\.3 does not have\\nRun the script with Node`));
+    expect(r.status).toBe(0);
+  });
+
   it("is found in the place that AL_BINDING names", () => {
     const copy = join(scratch, "copy.node");
     copyFileSync(addon, copy);

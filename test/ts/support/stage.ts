@@ -71,6 +71,8 @@ export class Stage {
   readonly work = join(this.dir, "work");
   readonly limactl = join(this.dir, "bin", "limactl");
   #mounted = false;
+  /** Another runtime than this Node, with its arguments; the script is then a file. */
+  runtime: readonly string[] | undefined;
   readonly #uid = process.getuid?.() === 0 ? NOBODY : undefined;
 
   /** `disk`: the home is a file system of that size ("500m") in memory; needs `canMount`. */
@@ -151,7 +153,10 @@ export class Stage {
       const create = (o, env = {}) => make(o).create({ env });
       const failure = async (work) => { try { await work(); } catch (e) { return { name: e.name, code: e.code, message: e.message, cure: e.cure, step: e.step, lane: e.lane, cause: e.cause?.message }; } return "it succeeded"; };
     `;
-    const child = spawn(process.execPath, ["--input-type=module", "-e", prelude + script], {
+    const [program = process.execPath, ...words] = this.runtime ?? [process.execPath];
+    const file = join(this.dir, "pkg", "script.mjs");
+    if (this.runtime !== undefined) write(file, prelude + script);
+    const child = spawn(program, this.runtime === undefined ? ["--input-type=module", "-e", prelude + script] : [...words, file], {
       cwd: this.work,
       stdio: ["ignore", "pipe", "pipe"],
       env: {
