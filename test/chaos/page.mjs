@@ -65,6 +65,11 @@ const simulated = sim === undefined || sweep === undefined || memory === undefin
   `- A sweep of ${sweep.rows} dead rows with their directories: ${(sweep.ms / 1000).toFixed(1)} s; ${sweep.openRows} open rows and ${sweep.directories} directories left.`,
   `- Memory of its own that an owner has for each lane: ${memory.kibPerLane} KiB, over ${memory.lanes} lanes.`,
 ];
+const lifetime = lines.findLast((l) => l.name === "lifetime");
+const lifetimes = lifetime === undefined ? ["Not run yet."] : [
+  "| a lifetime of one minute is over while | QEMU is gone after s |", "|---|---|",
+  ...lifetime.rows.map((r) => `| ${r.what} | ${r.overrunSeconds} |`),
+];
 const versions = [...new Set(killed.map((r) => r.version))], commits = [...new Set(killed.map((r) => r.commit))];
 const text = `
 Version ${versions.join(", ") || "none yet"}, commits ${commits.join(", ") || "none yet"}; seeds are in each line of the results.
@@ -80,6 +85,10 @@ ${faults.join("\n")}
 Rounds that went badly:
 
 ${failures.join("\n")}
+
+Lifetimes on real VMs (\`scripts/chaos --lifetime\`):
+
+${lifetimes.join("\n")}
 
 Without VMs (\`scripts/chaos --simulation\`, limactl scripted):
 
