@@ -45,9 +45,14 @@ $(B)/hooks.o: test/chaos/hooks.c
 $(B)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
-$(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h)
+# what TSan would not see by itself
+SEEN := $(if $(filter tsan,$(VARIANT)),$(B)/tsan_syscall.o)
+$(B)/tsan_syscall.o: test/c/tsan_syscall.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -Itest/c -MMD -MP -MF $@.d -o $@ $< $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
+	$(CC) $(CFLAGS) -c -o $@ $<
+$(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h) $(SEEN)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -Itest/c -MMD -MP -MF $@.d -o $@ $< $(SEEN) $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
 
 # the guests that have been taken over
 $(B)/hostile_%: test/fixtures/hostile_%.c src/frame.c src/sha256.c src/frame.h test/fixtures/hostile.h
