@@ -65,6 +65,28 @@ function withSteps(page) {
   return `${page.slice(0, at)}${head}${rows}${page.slice(at + head.length).replace(/^(?:\|.*\n)*/, "")}`;
 }
 
+const BEGIN = "<!-- made by scripts/generate-docs -->\n", END = "<!-- end -->\n";
+
+/** A diagram of a lane's states out of the table in src/lane.c. Throws when a rule cannot be read. */
+export function stateDiagram(source) {
+  const body = /static const rule_t rules\[\] = \{\n([^]*?)\n\};/.exec(source)?.[1] ?? "";
+  const lines = body.split("\n").filter((line) => !/^\s*\/\*/.test(line));
+  const rules = lines.map((line) => /^  (?:TO\((\w+), (\w+), (\w+), (\w+)\)|ENDS\((\w+)\)),$/.exec(line));
+  if (rules.length === 0 || rules.includes(null)) throw new Error("src/lane.c: the table of states cannot be read");
+  const word = (name) => name.toLowerCase();
+  const arrows = rules.flatMap(([, state, event, next, action, open]) => {
+    if (open) return [`  ${word(open)} --> closing: fail, close, expire, lost / destroy`];
+    return action === "NONE" ? [] : [`  ${word(state)} --> ${word(next)}: ${word(event)} / ${word(action)}`];
+  });
+  return ["```mermaid", "stateDiagram-v2", "  [*] --> registered", ...arrows, "  closed --> [*]", "```", ""].join("\n");
+}
+
+function withStates(page) {
+  const at = page.indexOf(BEGIN), end = page.indexOf(END, at);
+  if (at < 0 || end < 0) throw new Error("docs/ARCHITECTURE.md has no place for the states");
+  return page.slice(0, at + BEGIN.length) + stateDiagram(read("src/lane.c")) + page.slice(end);
+}
+
 /** The text that each file should have, by path. */
 export function pages({ optionTable, ownErrors, manPage, cliPage }) {
   const rows = errorTable(read("src/err.h"));
@@ -73,6 +95,7 @@ export function pages({ optionTable, ownErrors, manPage, cliPage }) {
     "man/agent-lane.1": manPage,
     "docs/CLI.md": cliPage,
     "docs/API.md": apiPage(),
+    "docs/ARCHITECTURE.md": withStates(read("docs/ARCHITECTURE.md")),
     "docs/MACOS.md": withSteps(read("docs/MACOS.md")),
     "docs/TROUBLESHOOTING.md": troublePage(errors),
     "README.md": withOptions(read("README.md"), optionTable),

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { exportsOf } from "../../scripts/lib/api.mjs";
-import { errorTable, pages } from "../../scripts/lib/docs.mjs";
+import { errorTable, pages, stateDiagram } from "../../scripts/lib/docs.mjs";
 import { troublePage } from "../../scripts/lib/trouble.mjs";
 import { cliPage, manPage } from "../../lib/cli/pages.js";
 import { makeProgram } from "../../lib/cli/program.js";
@@ -30,6 +30,7 @@ describe("generated text", () => {
   });
 
   it("is not made of a table that cannot be read whole", () => {
+    expect(() => stateDiagram(read("src/lane.c").replace("TO(CREATING, CREATED,", "TO(CREATING, next_of(CREATED),"))).toThrow(/cannot be read/);
     expect(() => errorTable(header.replace("X(BUSY, -20014,", "X(BUSY, AL_BUSY,"))).toThrow(/of which/);
     expect(() => errorTable("")).toThrow(/0 entries/);
   });

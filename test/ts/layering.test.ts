@@ -61,6 +61,17 @@ describe("layers of the core", () => {
     expect(core.map(moduleOf).filter((m) => layers[m] === undefined)).toEqual([]);
   });
 
+  it("is the table of docs/ARCHITECTURE.md", () => {
+    const rows = [...readFileSync(join(root, "docs/ARCHITECTURE.md"), "utf8").matchAll(/^\| L(\d) \| ([^|]+) \|/gm)];
+    const named = rows.flatMap((row) => [...row[2]!.matchAll(/`(\w+\*?)`/g)].map((m) => ({ layer: Number(row[1]), name: m[1]! })));
+    const fits = (name: string, file: string) => (name.endsWith("*") ? file.startsWith(name.slice(0, -1)) : file === name || file.startsWith(`${name}_`));
+    const told = (file: string) => named.filter(({ name }) => fits(name, file)).sort((a, b) => b.name.length - a.name.length)[0]?.layer;
+    const files = [...new Set(core.map((file) => basename(file).replace(/\.[ch]$/, "")))].filter((file) => file !== "al");
+    expect(files.filter((file) => told(file) !== layers[moduleOf(file)]).map((file) => `${file}: L${layers[moduleOf(file)]}, the document says L${told(file)}`)).toEqual([]);
+    // And nothing that is not there any more.
+    expect(named.filter(({ name }) => !files.some((file) => fits(name, file)))).toEqual([]);
+  });
+
   it("never looks upwards", () => {
     const wrong: string[] = [];
     for (const file of core) {
