@@ -5,7 +5,7 @@ import { rm } from "node:fs/promises";
 import { resolve } from "node:path";
 import { createLane } from "@agent-lane/provider-lima";
 
-// README: from here
+// LANES: from here
 const lane = await createLane({ cpus: 2, memoryGiB: 2, network: "none", queueTimeoutSeconds: 600 });
 try {
   await lane.copyIn("./suite", lane.worktreePath, { ignore: ["*.log"] });
@@ -38,4 +38,4 @@ try {
 } finally {
   await lane.close();
 }
-// README: to here
+// LANES: to here

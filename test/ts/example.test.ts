@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's example without Sandcastle is the file in examples/, and it runs, on the real lane agent.
+// The example of docs/LANES.md is the file in examples/, and it runs, on the real lane agent.
 import { chmodSync, chownSync, cpSync, mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, it } from "vitest";
@@ -7,11 +7,11 @@ import { stages } from "./support/stages.js";
 
 const root = join(import.meta.dirname, "..", "..");
 const example = readFileSync(join(root, "examples/without-sandcastle/suite.mjs"), "utf8");
-const body = /\/\/ README: from here\n([^]*)\/\/ README: to here/.exec(example)?.[1] ?? "no marks";
+const body = /\/\/ LANES: from here\n([^]*)\/\/ LANES: to here/.exec(example)?.[1] ?? "no marks";
 const stage = stages();
 
-it("the README shows the example as it is", () => {
-  expect(readFileSync(join(root, "README.md"), "utf8")).toContain(body);
+it("docs/LANES.md shows the example as it is", () => {
+  expect(readFileSync(join(root, "docs", "LANES.md"), "utf8")).toContain(body);
 });
 
 it("runs", async () => {
