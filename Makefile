@@ -23,17 +23,13 @@ CFLAGS += $(WARN) $(HARDEN) $(OPT_$(VARIANT)) -fPIC -Isrc $(DEPS)
 LDFLAGS += $(OPT_$(VARIANT))
 
 OTHER := $(if $(filter darwin,$(OS)),linux,darwin)
-CORE_SRC := $(filter-out $(wildcard src/platform_$(OTHER)*.c),$(wildcard src/*.c))
+include src/sources.mk
 CORE_OBJ := $(CORE_SRC:src/%.c=$(B)/%.o) $(if $(filter hooks,$(VARIANT)),$(B)/hooks.o)
 # whole engines on stand-ins, which live from /proc, memfd_create and mount namespaces
 LINUX_ONLY := $(if $(filter linux,$(OS)),,test/c/test_oom_engine.c test/c/test_exhaust.c test/c/test_disk.c test/c/test_simulation.c test/c/test_admission.c test/c/test_reaper.c test/c/test_db_faults.c)
 TESTS := $(patsubst test/c/%.c,$(B)/%,$(filter-out $(LINUX_ONLY),$(wildcard test/c/test_*.c)))
-AGENT_SRC := $(wildcard src/agent/*.c) src/frame.c src/pacing.c src/sha256.c src/tmp_name.c
 # what the C tests drive: the shipped agent, or the one with sanitizers (Linux only)
 AGENT_TEST := $(if $(filter linux,$(OS)),$(if $(filter asan,$(VARIANT)),$(B)/agent,prebuilds/guest/agent-$(shell uname -m)))
-KEEPER_SRC := $(filter-out src/keeper/%_$(OTHER).c,$(wildcard src/keeper/*.c)) src/teardown.c src/lima_procs.c src/seal.c src/names.c \
-  src/err.c src/utf8.c src/mem.c $(filter-out src/platform_$(OTHER)% src/platform_find.c,$(wildcard src/platform*.c))
-WARDEN_SRC := $(filter-out src/warden/%_$(OTHER).c,$(wildcard src/warden/*.c))
 
 all: $(B)/libal_core.a $(TESTS)
 
@@ -122,10 +118,12 @@ $(B)/keeper: $(KEEPER_SRC) $(wildcard src/keeper/*.h src/*.h)
 	$(CC) $(CFLAGS) -o $@ $(KEEPER_SRC) $(LDFLAGS)
 $(B)/test_keeper $(B)/test_keeper_link $(B)/test_oom_engine $(B)/test_exhaust $(B)/test_disk $(B)/test_simulation $(B)/test_admission $(B)/test_reaper $(B)/test_db_faults: $(B)/keeper
 
-# Guest agents: static, any Linux kernel of the last years. musl for our own architecture, Debian's cross compiler for arm64.
+# Guest agents: static, any Linux kernel of the last years. musl for our own processor, Debian's cross compiler for the other one. Where
+# there is no such compiler (macOS) scripts/build-prebuilds makes them.
 AGENT_FLAGS := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wconversion -Os -s -static -D_GNU_SOURCE -Isrc $(if $(WERROR),-Werror)
-AGENT_CC_x86_64 ?= musl-gcc
-AGENT_CC_aarch64 ?= aarch64-linux-gnu-gcc
+AGENT_CC_x86_64 ?= $(if $(filter linux-x64,$(OS)-$(ARCH)),musl-gcc,x86_64-linux-gnu-gcc)
+AGENT_CC_aarch64 ?= $(if $(filter linux-arm64,$(OS)-$(ARCH)),musl-gcc,aarch64-linux-gnu-gcc)
+AGENTS := $(foreach cpu,x86_64 aarch64,$(if $(shell command -v $(AGENT_CC_$(cpu))),prebuilds/guest/agent-$(cpu)))
 prebuilds/guest/agent-%: $(AGENT_SRC) $(wildcard src/agent/*.h) src/frame.h src/pacing.h src/sha256.h src/tmp_name.h
 	@mkdir -p $(@D)
 	$(AGENT_CC_$*) $(AGENT_FLAGS) -o $@ $(AGENT_SRC)
@@ -145,7 +143,9 @@ build/bench/true: bench/true.c
 	@mkdir -p $(@D)
 	$(AGENT_CC_$(shell uname -m)) $(AGENT_FLAGS) -o $@ bench/true.c
 
-programs: prebuilds/guest/agent-x86_64 $(if $(shell command -v $(AGENT_CC_aarch64)),prebuilds/guest/agent-aarch64) $(PRE)/warden $(PRE)/keeper
+programs: $(AGENTS) $(PRE)/warden $(PRE)/keeper
+	@for cpu in x86_64 aarch64; do [ -f prebuilds/guest/agent-$$cpu ] || \
+	  echo "no lane agent for $$cpu guests: there is no compiler for it here; scripts/build-prebuilds linux-x64 linux-arm64 makes them"; done
 clean:
 	rm -rf build/core prebuilds
 -include $(CORE_OBJ:.o=.d) $(TESTS:=.d)

@@ -4,7 +4,8 @@ import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { LaneError, wordsOf, type NativeError } from "./errors.js";
+import { adviceFor, type LoadFailure } from "./advice.js";
+import { LaneError, type NativeError } from "./errors.js";
 
 /** A value that can cross the border; a Buffer is bytes. */
 export type NativeValue =
@@ -49,63 +50,35 @@ interface Native {
 /** The package's root: this file lies in `dist/`, or in `lib/` during development. */
 export const packageDir = dirname(dirname(fileURLToPath(import.meta.url)));
 
-function candidates(): string[] {
+/** This machine's target: platform, processor, and on Linux the C library that this Node was linked with. */
+export function hostTarget(): string {
+  const target = `${process.platform}-${process.arch}`;
+  return process.platform === "linux" && !usesGlibc() ? `${target}-musl` : target;
+}
+
+/** Node's report names the version of glibc it runs with; with another library there is none to name. */
+function usesGlibc(): boolean {
+  const { report } = process as { report?: { excludeNetwork?: boolean; getReport(): object } };
+  // Not every runtime that calls itself Node has reports, and those that have none are for glibc first.
+  if (typeof report?.getReport !== "function") return true;
+  const before = report.excludeNetwork;
+  // Else it looks up the name of every peer of every open socket.
+  report.excludeNetwork = true;
+  try {
+    const { header } = report.getReport() as { header?: { glibcVersionRuntime?: string } };
+    return header === undefined || header.glibcVersionRuntime !== undefined;
+  } finally {
+    if (before !== undefined) report.excludeNetwork = before;
+  }
+}
+
+function candidates(target: string): string[] {
   const fromEnv = process.env["AL_BINDING"];
   if (fromEnv !== undefined && fromEnv !== "") return [resolve(fromEnv)];
   return [
     join(packageDir, "build", "Release", "agent_lane.node"),
-    join(packageDir, "prebuilds", `${process.platform}-${process.arch}`, "agent_lane.node"),
+    join(packageDir, "prebuilds", target, "agent_lane.node"),
   ];
-}
-
-interface Failure {
-  readonly path: string;
-  readonly error: unknown;
-}
-
-function text(error: unknown): string {
-  return error instanceof Error ? (error.message.split("\n", 1)[0] ?? "") : wordsOf(error);
-}
-
-/** Advice by cause: what failed decides what helps. */
-export function adviceFor(
-  failures: readonly Failure[],
-  platform = `${process.platform}-${process.arch}`,
-): { message: string; cure: string } {
-  const rebuild = "Run `npm run build:native` in a checkout of Agent Lane on this machine.";
-  if (failures.length === 0) {
-    const supported = /^(linux|darwin)-(x64|arm64)$/.test(platform);
-    return {
-      message: `there is no Agent Lane addon for ${platform} in the package`,
-      cure: supported ? rebuild : "Agent Lane runs on Linux (x64, arm64) and on macOS (arm64).",
-    };
-  }
-  const all = failures.map((f) => `${f.path}: ${text(f.error)}`).join("; ");
-  const message = `the Agent Lane addon could not be loaded (${all})`;
-  const codes = failures.map((f) => (f.error as NodeJS.ErrnoException | undefined)?.code);
-  if (codes.includes("ERR_DLOPEN_DISABLED")) return { message, cure: "Start Node without --no-addons." };
-  const library = /lib(archive|sqlite3)[^:\s]*/.exec(all)?.[0];
-  if (library !== undefined && /cannot open shared object|Library not loaded/.test(all)) {
-    return {
-      message,
-      cure: `Install ${library} (Debian: apt-get install libarchive13 libsqlite3-0; macOS: brew install libarchive sqlite).`,
-    };
-  }
-  const glibc = /version `(GLIBC(?:XX)?_[\d.]+)' not found/.exec(all)?.[1];
-  if (glibc !== undefined)
-    return {
-      message,
-      cure: `This system's C library is older than ${glibc}. Use a newer distribution, or: ${rebuild}`,
-    };
-  if (/musl|ld-linux|__\w+_chk: symbol not found/.test(all))
-    return { message, cure: `The addon is for glibc and this Node is for musl. ${rebuild}` };
-  if (/invalid ELF header|wrong architecture|incompatible architecture|mach-o|Exec format/i.test(all))
-    return {
-      message,
-      cure: `The addon is for another platform than ${platform}: node_modules was copied from elsewhere. Install it again on this machine.`,
-    };
-  if (codes.includes("EACCES")) return { message, cure: "Make the file readable for this user." };
-  return { message, cure: rebuild };
 }
 
 /**
@@ -129,9 +102,10 @@ export function native(): Native {
   if (loaded !== undefined) return loaded;
   refuseOtherRuntimes(process.versions);
   const require = createRequire(import.meta.url);
-  const failures: Failure[] = [];
+  const failures: LoadFailure[] = [];
   const explicit = (process.env["AL_BINDING"] ?? "") !== "";
-  for (const path of candidates()) {
+  const target = hostTarget();
+  for (const path of candidates(target)) {
     if (!explicit && !existsSync(path)) continue;
     try {
       loaded = require(path) as Native;
@@ -140,6 +114,6 @@ export function native(): Native {
       failures.push({ path, error });
     }
   }
-  const { message, cure } = adviceFor(failures);
+  const { message, cure } = adviceFor(failures, target);
   throw new LaneError({ code: "NATIVE_LOAD_FAILED", message, cure, cause: failures[0]?.error });
 }

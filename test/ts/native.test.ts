@@ -2,14 +2,16 @@
 // The addon itself: what may cross the border, the life of the engine in its environment, and advice when it cannot be
 // loaded.
 import { spawnSync } from "node:child_process";
-import { copyFileSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Worker } from "node:worker_threads";
 import { afterAll, describe, expect, it } from "vitest";
 import { Engine } from "../../lib/engine.js";
+import { adviceFor, TARGETS } from "../../lib/advice.js";
 import { CORE_ERROR_CODES, LaneError } from "../../lib/errors.js";
-import { adviceFor, native, packageDir, type NativeEvent } from "../../lib/native.js";
+import { hostTarget, native, packageDir, type NativeEvent } from "../../lib/native.js";
 import { rejection } from "./support/fake-engine.js";
 
 const root = join(import.meta.dirname, "..", "..");
@@ -251,26 +253,64 @@ describe("an addon that cannot be loaded", () => {
   const failure = (message: string, code = "ERR_DLOPEN_FAILED") => [
     { path: "/p/agent_lane.node", error: Object.assign(new Error(message), { code }) },
   ];
+  // The words are those of the loaders of glibc, musl and macOS, the path left out.
   it.each([
-    [
-      failure("libarchive.so.13: cannot open shared object file: No such file or directory"),
-      /Install libarchive\.so\.13 .*apt-get/,
-    ],
-    [failure("/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found"), /older than GLIBC_2\.38/],
-    [failure("Error loading shared library ld-linux-x86-64.so.2: No such file"), /musl/],
-    [failure("/p/agent_lane.node: invalid ELF header"), /another platform/],
-    [
-      failure("Cannot load native addon because loading addons is disabled.", "ERR_DLOPEN_DISABLED"),
-      /without --no-addons/,
-    ],
-    [failure("something new"), /npm run build:native/],
-  ])("gets advice by cause: %o", (failures, cure) => {
-    expect(adviceFor(failures).cure).toMatch(cure);
-    expect(adviceFor(failures).message).toContain("/p/agent_lane.node");
+    ["libarchive.so.13: cannot open shared object file: No such file or directory", /had libarchive\.so\.13\. .*apt-get/],
+    ["Error loading shared library libsqlite3.so.0: No such file or directory (needed by x)", /had libsqlite3\.so\.0/],
+    ["dlopen(x, 0x0001): Library not loaded: /opt/homebrew/opt/libarchive/lib/libarchive.13.dylib", /had libarchive\.13/],
+    ["libfoo.so.1: cannot open shared object file: No such file or directory", /shared library libfoo\.so\.1 is missing/],
+    ["/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.28' not found", /older than glibc 2\.28.*build:native/],
+    ["Error loading shared library ld-linux-x86-64.so.2: No such file or directory (needed by x)", /is for musl\./],
+    ["Error relocating x: __vsnprintf_chk: symbol not found", /is for musl\./],
+    ["/lib/x86_64-linux-gnu/libc.so: invalid ELF header", /is for glibc\./],
+    ["libc.musl-x86_64.so.1: cannot open shared object file: No such file or directory", /is for glibc\./],
+    ["/p/agent_lane.node: undefined symbol: napi_create_external_buffer", /Node 20\.19 or newer; this is v/],
+    ["Error relocating x: uv_async_send: symbol not found", /Node 20\.19 or newer/],
+    ["dlopen(x, 0x0001): symbol not found in flat namespace '_napi_create_error'", /Node 20\.19 or newer/],
+    ["Module did not self-register: 'x'.", /for another Node/],
+    ["x: failed to map segment from shared object: Operation not permitted", /noexec/],
+    ["/p/agent_lane.node: invalid ELF header", /another platform/],
+    ["/p/agent_lane.node: file too short", /damaged/],
+    ["dlopen(x): tried: 'x' (mach-o file, but is an incompatible architecture (have 'x86_64'))", /another platform/],
+    ["something new", /npm run build:native/],
+  ])("gets advice by cause: %s", (words, cure) => {
+    const advice = adviceFor(failure(words), "linux-x64");
+    expect(advice.cure).toMatch(cure);
+    expect(advice.message).toContain("/p/agent_lane.node");
   });
 
-  it("on a system that is not supported is told so", () => {
+  it("gets advice by the code of the error too", () => {
+    const disabled = failure("Cannot load native addon because loading addons is disabled.", "ERR_DLOPEN_DISABLED");
+    expect(adviceFor(disabled, "linux-x64").cure).toMatch(/without --no-addons/);
+    expect(adviceFor(failure("x", "EACCES"), "linux-x64").cure).toMatch(/readable/);
+  });
+
+  it("of a package is compared with what was packed", () => {
+    const dir = join(scratch, "prebuilds", "linux-x64");
+    mkdirSync(dir, { recursive: true });
+    const path = join(dir, "agent_lane.node");
+    const packed = (bytes: number, sha256: string): void =>
+      writeFileSync(
+        join(scratch, "prebuilds", "prebuilds.json"),
+        JSON.stringify({ files: { "linux-x64/agent_lane.node": { bytes, sha256 } } }),
+      );
+    const advice = () => adviceFor([{ path, error: new Error("no") }], "linux-x64");
+    writeFileSync(path, "text");
+    packed(5, "");
+    expect(advice()).toMatchObject({ message: expect.stringMatching(/has 4 bytes instead of 5$/), cure: expect.stringMatching(/damaged/) });
+    packed(4, "0".repeat(64));
+    expect(advice().message).toMatch(/contents have changed$/);
+    packed(4, createHash("sha256").update("text").digest("hex"));
+    expect(advice().cure).not.toMatch(/damaged/);
+  });
+
+  it("on a system that is not served is told so", () => {
     expect(adviceFor([], "win32-x64").cure).toContain("runs on Linux");
+    expect(adviceFor([], "darwin-x64").cure).toContain("runs on Linux");
     expect(adviceFor([], "linux-arm64").cure).toContain("build:native");
+  });
+
+  it("is looked for by platform, processor and C library", () => {
+    expect(TARGETS).toContain(hostTarget());
   });
 });

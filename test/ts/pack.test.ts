@@ -59,6 +59,7 @@ describe("npm pack", () => {
       "binding/pkgconfig.cjs",
       "scripts/build-native",
       "Makefile",
+      "src/sources.mk",
       "src/al.h",
       "src/engine.c",
     ])
