@@ -2,6 +2,7 @@
 // The way out of `agent-lane run`: the guest makes a patch with its own git, and the host takes it as a file of bounded size. The
 // host never applies it and gives it to no program; it only counts its lines, and names what it would be good to look at.
 import { createReadStream } from "node:fs";
+import { posix } from "node:path";
 import { LaneError } from "../errors.js";
 import type { ExecOptions } from "../exec.js";
 import type { Lane } from "../lane.js";
@@ -33,9 +34,9 @@ git config user.email agent@localhost
 git add -A -f .
 git commit -q --allow-empty --no-verify -m "the work tree as it was copied in"
 `;
-/** As root: that commit once more, out of the way of what the command does to the worktree's own .git. Prints where. */
+/** As root: that commit once more, beside the worktree, whatever the command does to the worktree's own .git. Prints where. */
 const KEEP = `set -e
-kept=$(mktemp -d /tmp/agent-lane-run.XXXXXXXX)
+kept=$(mktemp -d "$RUN_BESIDE/.agent-lane-run.XXXXXXXX")
 cp -R .git "$kept/git"
 echo "$kept"
 `;
@@ -50,7 +51,7 @@ chmod 755 "$RUN_KEPT"
 chmod 644 "$RUN_KEPT/patch"
 wc -c <"$RUN_KEPT/patch"
 `;
-const KEPT = /^\/tmp\/agent-lane-run\.\w{8}$/;
+const KEPT = /^\.agent-lane-run\.\w{8}$/;
 
 type Step = Pick<ExecOptions, "sudo" | "stdin" | "signal" | "env">;
 
@@ -75,8 +76,9 @@ async function step(lane: Lane, what: string, script: string, options: Step): Pr
 /** Puts the packed files into the worktree, and remembers what they were: gives the place for takePatch. */
 export async function unpack(lane: Lane, stream: NodeJS.ReadableStream, prefix: string, signal?: AbortSignal): Promise<string> {
   await step(lane, "unpacking the work tree", UNPACK, { stdin: stream, env: { RUN_PREFIX: prefix }, signal });
-  const kept = await step(lane, "keeping the first state", KEEP, { sudo: true, signal });
-  if (KEPT.test(kept)) return kept;
+  const beside = posix.dirname(lane.worktreePath);
+  const kept = await step(lane, "keeping the first state", KEEP, { sudo: true, env: { RUN_BESIDE: beside === "/" ? "" : beside }, signal });
+  if (posix.dirname(kept) === beside && KEPT.test(posix.basename(kept))) return kept;
   throw new LaneError({ code: "EXEC_FAILED", message: "the guest did not say where it keeps the first state", cure: "Use an image of this package's recipe.", lane: lane.name });
 }
 
