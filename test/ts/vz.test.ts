@@ -87,8 +87,8 @@ it("ends the lane when the host agent, and the VM with it, is gone", async () =>
   expect(stage.left()).toEqual([]);
 });
 
-/** The real limactl that scripts/setup has built, or one of this machine's. */
-const limactl = execFileSync("bash", ["-c", '. scripts/lib.sh && printf %s "$LIMACTL"'], { cwd: join(import.meta.dirname, "..", ".."), encoding: "utf8" });
+/** The real limactl that scripts/setup has built, or one of this machine's; AL_LIMACTL names another. */
+const limactl = process.env["AL_LIMACTL"] ?? execFileSync("bash", ["-c", '. scripts/lib.sh && printf %s "$LIMACTL"'], { cwd: join(import.meta.dirname, "..", ".."), encoding: "utf8" });
 const there = limactl !== "" && existsSync(limactl);
 
 it.skipIf(!there)("writes a template that the real limactl accepts, for Apple Silicon too", async () => {

@@ -7,9 +7,12 @@ import { chmodSync, cpSync, mkdirSync, readdirSync, readFileSync, symlinkSync, w
 import { dirname, join } from "node:path";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
-import { makeRepo, sh } from "./lib/lanes.mjs";
+import { makePlace } from "../oracle/lib/place.mjs";
+import { makeRepo, scratch, sh } from "./lib/lanes.mjs";
 import { nothingLeft } from "./lib/world.mjs";
 
+// "agent": the lane agent as a process of this machine behind a scripted limactl, one lane at a time; for trying the test itself.
+const where = process.env.E2E_TEMPLATES_ON ?? "lima";
 const modules = fileURLToPath(new URL("../node_modules", import.meta.url));
 const templates = join(dirname(fileURLToPath(import.meta.resolve("@ai-hero/sandcastle"))), "templates");
 
@@ -62,11 +65,16 @@ function project(name, issues) {
   assert.equal(main.split(from).length, 2, "one import is changed, and it is there once");
   // The types of the one that has any go away, as tsx would have it.
   writeFileSync(join(place, "main.mjs"), main.replace(from, '"./lanes.mjs"').replaceAll("]!", "]").replace(/: entry is \{[^]*?\} =>/, " =>"));
-  writeFileSync(
-    join(place, "lanes.mjs"),
-    `import { lima } from "@agent-lane/provider-lima";
-export const docker = () => lima({ cpus: 2, memoryGiB: 1.5, network: "none", env: { PATH: "/home/agent/workspace/tools:/usr/local/bin:/usr/bin:/bin" } });`,
-  );
+  // The agent's commands start in the worktree: its tools are found from there.
+  const path = JSON.stringify({ PATH: "./tools:/usr/local/bin:/usr/bin:/bin" });
+  const lanes = {
+    lima: `import { lima } from "@agent-lane/provider-lima";
+export const docker = () => lima({ cpus: 2, memoryGiB: 1.5, network: "none", env: ${path} });`,
+    agent: `import { productProvider } from ${JSON.stringify(new URL("../oracle/lib/place.mjs", import.meta.url).href)};
+const make = await productProvider("agent", () => undefined);
+export const docker = () => ({ tag: "isolated", name: "lanes", ...make({ env: ${path} }) });`,
+  };
+  writeFileSync(join(place, "lanes.mjs"), lanes[where]);
   for (const path of ["@ai-hero", "@agent-lane"]) {
     mkdirSync(join(place, "node_modules"), { recursive: true });
     symlinkSync(join(modules, path), join(place, "node_modules", path));
@@ -79,7 +87,11 @@ export const docker = () => lima({ cpus: 2, memoryGiB: 1.5, network: "none", env
   mkdirSync(join(repo, "tools"));
   writeFileSync(join(repo, "tools", "claude"), CLAUDE);
   chmodSync(join(repo, "tools", "claude"), 0o755);
-  writeFileSync(join(repo, "package.json"), '{"name":"project","version":"1.0.0","private":true}\n');
+  // The reviewers compare with `main`, which a guest of an isolated provider, whichever it is, has as origin/main only. The templates' hook is
+  // `npm install`, so that is where the project can help.
+  const scripts = { preinstall: "git show-ref -q --verify refs/heads/main || git branch main origin/main" };
+  writeFileSync(join(repo, "package.json"), `${JSON.stringify({ name: "project", version: "1.0.0", private: true, scripts })}\n`);
+  writeFileSync(join(repo, ".npmrc"), "package-lock=false\n");
   writeFileSync(join(repo, "issues.txt"), issues.map((id) => `${id}\n`).join(""));
   sh("printf 'node_modules/\\n' >> .gitignore && git add -A && git commit -qm project", repo);
   return repo;
@@ -87,9 +99,9 @@ export const docker = () => lima({ cpus: 2, memoryGiB: 1.5, network: "none", env
 
 async function runTemplate(name, issues) {
   const repo = project(name, issues);
-  const r = spawnSync(process.execPath, [".sandcastle/main.mjs"], { cwd: repo, encoding: "utf8", timeout: 600_000, killSignal: "SIGKILL", env: { ...process.env, FORCE_COLOR: "0" } });
+  const r = spawnSync(process.execPath, [".sandcastle/main.mjs"], { cwd: repo, encoding: "utf8", timeout: 600_000, killSignal: "SIGKILL", env: { ...process.env, ...(where === "agent" ? makePlace("agent", scratch("e2e-place")) : {}) } });
   assert.equal(r.status, 0, `${r.stdout}\n${r.stderr}`.slice(-4000));
-  await nothingLeft();
+  if (where === "lima") await nothingLeft();
   return { repo, out: r.stdout, log: (...args) => sh(`git log --format=%s ${args.join(" ")}`, repo).split("\n") };
 }
 
@@ -113,8 +125,8 @@ describe("Sandcastle's templates, with one import changed", { concurrency: false
   });
 
   it("parallel-planner-with-review: a plan, two lanes at once, a merge", async () => {
-    const { repo, log } = await runTemplate("parallel-planner-with-review", [1, 2]);
-    for (const subject of ["RALPH: issue 1", "RALPH: issue 2", "RALPH: review"]) assert.ok(log().includes(subject), log().join(", "));
-    assert.equal(sh("cat issue-1.txt issue-2.txt issues.txt", repo), "done\ndone");
+    const { repo, log } = await runTemplate("parallel-planner-with-review", where === "lima" ? [1, 2] : [1]);
+    for (const subject of ["RALPH: issue 1", ...(where === "lima" ? ["RALPH: issue 2"] : []), "RALPH: review"]) assert.ok(log().includes(subject), log().join(", "));
+    assert.equal(sh("cat issue-*.txt issues.txt", repo), where === "lima" ? "done\ndone" : "done");
   });
 });
