@@ -60,7 +60,7 @@ on_life(uv_timer_t *t) {
   uv_timeval64_t wall;
   if (lane->chan && uv_gettimeofday(&wall) == 0)
     al_chan_time(lane->chan, (uint64_t) wall.tv_sec * 1000000000u + (uint64_t) wall.tv_usec * 1000u, uv_hrtime());
-  /* libuv's clock stands still while the host sleeps; boot time does not. So look often, and near the end exactly. */
+  /* libuv's clock stands still while the host sleeps (on Linux); boot time does not. So look often, and near the end exactly. */
   uint64_t left = lane->life_end_boot_ms - now;
   uv_timer_start(t, on_life, left < 2000 ? left : 2000, 0);
 }

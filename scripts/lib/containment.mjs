@@ -98,7 +98,7 @@ ${builds.join("\n")}
 - What a hostile guest can send over the channel: \`docs/HOSTILE.md\`, \`docs/FUZZING.md\`. Who is killed when: \`docs/RELIABILITY.md\`. Failures of \`create\`: \`docs/FAILURES.md\`.
 - Faults of QEMU, of Linux and of the processor. QEMU runs with its system calls filtered and without a right that its user does not have; nobody here has searched it for faults.
 - Egress by domain, and credentials that the guest never sees: there is neither yet. \`agent-lane explain\` says so for each configuration.
-- macOS: these results are of Linux and QEMU. On vz there is no \`network: "none"\`, and macOS does not show a process's open files and sockets, so that some checks say "not run" there, with the reason.
+- macOS: these results are of Linux and QEMU, and nothing has been run on a Mac yet (\`docs/MACOS.md\`). On vz there is no \`network: "none"\`, and macOS does not show a process's open files and sockets, so that some checks say "not run" there, with the reason.
 
 Made by \`scripts/generate-containment\` from \`docs/containment-results.jsonl\`.
 `;

@@ -152,7 +152,7 @@ export const STEPS = [
   },
   {
     name: "launchd",
-    by: "`agent-lane reap --install`, `launchctl print`, `--uninstall`",
+    by: "`agent-lane reap --install`, `launchctl list`, `--uninstall`",
     proves: "launchd takes the agent, runs it, and forgets it",
     run() {
       lane("reap", "--install");
