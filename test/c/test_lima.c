@@ -350,6 +350,34 @@ test_compare_accepts_what_we_asked_for(void **state) {
     fail_msg("%s", err.msg);
 }
 
+/* The digest of the real answer with the first `from` replaced. */
+static void
+digest_with(const char *from, const char *to, char digest[AL_SHA256_HEX]) {
+  char *real = real_answer(), *at = strstr(real, from);
+  if (!at) fail_msg("no “%s” in the answer", from);
+  char *text = al_asprintf("%.*s%s%s", (int) (at - real), real, to, at + strlen(from));
+  al_val_t *v = NULL;
+  if (al_json_parse(text, strlen(text), &v, NULL)) fail_msg("not JSON: %s", text);
+  assert_int_equal(al__lima_config_digest(v, digest), 0);
+  al_val_free(v), al_free(text), al_free(real);
+}
+
+/* It goes into the run manifest, which everybody may read: so the secret has no part in it, and all else has. */
+static void
+test_digest_is_of_all_but_the_secret(void **state) {
+  char real[AL_SHA256_HEX], other[AL_SHA256_HEX];
+  (void) state;
+  digest_with("\"tpm\":false", "\"tpm\":false", real);
+  digest_with(spec.proof, "another secret", other);
+  assert_string_equal(real, other);
+  digest_with("\"cpus\":3,\"memory\":\"1536MiB\"", "\"memory\":\"1536MiB\",\"cpus\":3", other);
+  assert_string_equal(real, other); /* in any order */
+  digest_with("/run/agent-lane/proof", "/run/agent-lane/other", other);
+  assert_string_not_equal(real, other);
+  digest_with("\"memory\":\"1536MiB\"", "\"memory\":\"1537MiB\"", other);
+  assert_string_not_equal(real, other);
+}
+
 static void
 test_compare_refuses_every_difference(void **state) {
   (void) state;
@@ -461,7 +489,7 @@ main(void) {
     T(test_prepare_refuses_what_does_not_belong_there),
     T(test_build_makes_a_whole_directory),
     T(test_build_failure_leaves_nothing),
-    T(test_compare_accepts_what_we_asked_for),
+    T(test_compare_accepts_what_we_asked_for), T(test_digest_is_of_all_but_the_secret),
     T(test_compare_refuses_every_difference),
     T(test_verify_asks_lima),
   };

@@ -105,6 +105,20 @@ test_run_is_bounded_but_for_its_end(void **state) {
   free(more);
 }
 
+/* What is sealed stays as it is, whatever its last line says. */
+static void
+test_run_sealed_takes_nothing_more(void **state) {
+  size_t before, after;
+  (void) state;
+  assert_int_equal(run_begin(&home, NAME, READY("30")), 0);
+  al_free(run_read(&home, NAME, &before));
+  assert_int_equal(chmod(path, 0400), 0);
+  assert_int_equal(run_add(&home, NAME, COPIED), 1);
+  assert_int_equal(run_end(&home, NAME), 1);
+  al_free(run_read(&home, NAME, &after));
+  assert_int_equal(after, before);
+}
+
 static void
 test_run_waits_for_its_lock_not_for_ever(void **state) {
   (void) state;
@@ -416,7 +430,7 @@ int
 main(int argc, char **argv) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
   const struct CMUnitTest tests[] = {
-    T(test_run_is_made_and_sealed),
+    T(test_run_is_made_and_sealed), T(test_run_sealed_takes_nothing_more),
     T(test_run_takes_only_names_of_lanes),
     T(test_run_follows_no_link),
     T(test_run_is_bounded_but_for_its_end),

@@ -12,7 +12,8 @@ import time
 from guest import SECRET, Guest, free_port, load_manifest, make_cidata, make_key, run
 
 DEADLINE = 120
-HELLO, HELLO_ACK, CONFIG, CONFIG_ACK, EXEC, READ, DATA, EXIT = 1, 2, 4, 5, 16, 17, 20, 25
+HELLO, HELLO_ACK, CONFIG, CONFIG_ACK, ACK, EXEC, READ, DATA, EXIT = 1, 2, 4, 5, 6, 16, 17, 20, 25
+ACK_EVERY = 65536
 
 
 def prepare(directory, image):
@@ -59,6 +60,7 @@ class Host:
                 time.sleep(0.02)
         self.socket.settimeout(DEADLINE)
         self.bytes = b""
+        self.counted = self.acknowledged = 0  # bytes of the guest's frames
 
     def send_agent(self, path, token):
         with open(path, "rb") as file:
@@ -81,10 +83,18 @@ class Host:
             self.read(lambda b: len(b) >= 12 and len(b) >= 12 + struct.unpack_from("<I", b, 8)[0])
             _, got, flags, _, n = struct.unpack_from("<IBBHI", self.bytes)
             payload, self.bytes = self.bytes[12:12 + n], self.bytes[12 + n:]
+            self.count(got, 12 + n)
             if got == DATA:
                 self.output += payload
             if got == kind:
                 return payload
+
+    def count(self, kind, n):
+        """The guest sends no more than some 100 KiB before it is told how much has been read."""
+        self.counted += 0 if kind == ACK else n
+        if self.counted - self.acknowledged >= ACK_EVERY:
+            self.acknowledged = self.counted
+            self.send(0, ACK, struct.pack("<Q", self.counted))
 
     def open(self, agent):
         token = b"0123456789abcdef0123456789abcdef"
