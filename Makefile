@@ -91,10 +91,11 @@ check-c: $(TESTS) $(AGENT_TEST)
 check-oom: $(B)/test_oom_engine $(AGENT_TEST)
 	AL_OOM=all AL_AGENT=$(AGENT_TEST) LIMIT=7200 scripts/run-c-tests $(B)/test_oom_engine
 # What has threads or is called from several, for VARIANT=tsan. Addresses are fixed because TSan's shadow does not cover all places.
-# No whole engines: libuv closes descriptors by bare system calls, so TSan takes their next owner in another thread for a race.
-THREADED := work proc db db_aside registry registry_adopt registry_history registry_lease registry_queue sweep keeper_link event chan chan_flow chan_end exec exec_end xfer_in xfer_in_tree xfer_in_kill xfer_out xfer_out_end xfer_tree transport lima_boot lima_destroy home image
+# Whole engines, too, since test/c/tsan_syscall.c shows TSan what libuv closes.
+THREADED := work proc db db_aside registry registry_adopt registry_history registry_lease registry_queue sweep keeper_link event chan chan_flow chan_end exec exec_end xfer_in xfer_in_tree xfer_in_kill xfer_out xfer_out_end xfer_tree transport lima_boot lima_destroy home image \
+  engine_end admission reaper exhaust disk
 check-threads: $(THREADED:%=$(B)/test_%) $(AGENT_TEST)
-	AL_AGENT=$(AGENT_TEST) TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1 setarch -R scripts/run-c-tests $(THREADED:%=$(B)/test_%)
+	AL_AGENT=$(AGENT_TEST) TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1 LIMIT=600 setarch -R scripts/run-c-tests $(THREADED:%=$(B)/test_%)
 # Everything: where valgrind 3.19 has no pidfd_open and openat2, the platform layer takes its other way, so nothing is skipped.
 VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
   --child-silent-after-fork=yes

@@ -189,6 +189,15 @@ stage_post(const char *op, al_val_t *params) {
   return id;
 }
 
+/* Whether the answer has come. */
+AL_TEST_FN bool
+stage_done(uint32_t id) {
+  uv_mutex_lock(&stage.lock);
+  bool done = stage.replies[id].done;
+  uv_mutex_unlock(&stage.lock);
+  return done;
+}
+
 /* The answer; its value is the stage's. */
 AL_TEST_FN reply_t *
 stage_wait(uint32_t id) {

@@ -54,10 +54,10 @@ leave_fds(int n) {
 static unsigned slow_ms;
 
 static void *
-get_better(void *unused) {
-  usleep(slow_ms * 1000);
+get_better(void *ms) {
+  usleep((useconds_t) (uintptr_t) ms * 1000);
   leave_fds(-1);
-  return unused;
+  return NULL;
 }
 
 static void
@@ -65,7 +65,7 @@ on_lane(const char *type) {
   pthread_t t;
   if (strcmp(type, "closing")) return;
   leave_fds(slow_ms ? 0 : -1);
-  if (slow_ms) assert_int_equal(pthread_create(&t, NULL, get_better, NULL) || pthread_detach(t), 0);
+  if (slow_ms) assert_int_equal(pthread_create(&t, NULL, get_better, (void *) (uintptr_t) slow_ms) || pthread_detach(t), 0);
 }
 
 /* ---- one life ---- */

@@ -230,7 +230,7 @@ call_write(void *data) {
   }
   int written = stage_wait(stage_post("write", w))->err.code;
   /* A write that failed has not ended the input: the command is cancelled, which may fail as well. */
-  for (int code = written; code && !stage.replies[id].done;)
+  for (int code = written; code && !stage_done(id);)
     code = stage_wait(stage_post("cancel", stage_map("exec", NULL, (int) id, NULL)))->err.code;
   int rc = stage_wait(id)->err.code;
   if (rc == -ENOMEM || rc == AL_ENO_MEMORY) return rc;

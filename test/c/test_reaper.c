@@ -185,7 +185,7 @@ test_reaper_waits_for_the_lease(void **state) {
   stage_sql(sql);
   uint32_t asked = stage_post("reap", home_params());
   usleep(500000);
-  assert_false(stage.replies[asked].done);
+  assert_false(stage_done(asked));
   assert_int_equal(open_rows(), 1);
   /* A create does not wait for it: somebody is at it. */
   assert_int_equal(create_in_vain(), AL_EBUSY);
@@ -272,7 +272,7 @@ test_reaper_sweeps_a_thousand_dead_rows(void **state) {
   }
   uint64_t begun = al_plat_mono_ms();
   uint32_t asked = stage_post("reap", home_params());
-  while (al_plat_mono_ms() - begun < 240000 && !stage.replies[asked].done) usleep(10000);
+  while (al_plat_mono_ms() - begun < 240000 && !stage_done(asked)) usleep(10000);
   reply_t *r = stage_wait(asked);
   printf("a sweep of %d dead rows, half with directories: %llu ms\n", MANY,
     (unsigned long long) (al_plat_mono_ms() - begun));

@@ -15,13 +15,8 @@
 
 static reply_t *
 patient(uint32_t id) {
-  reply_t *r = &stage.replies[id];
-  for (uint64_t end = al_plat_mono_ms() + DEADLINE_MS; al_plat_mono_ms() < end; usleep(2000)) {
-    uv_mutex_lock(&stage.lock);
-    bool done = r->done;
-    uv_mutex_unlock(&stage.lock);
-    if (done) return r;
-  }
+  for (uint64_t end = al_plat_mono_ms() + DEADLINE_MS; al_plat_mono_ms() < end; usleep(2000))
+    if (stage_done(id)) return &stage.replies[id];
   fprintf(stderr, "no answer to request %u\n", id);
   _exit(9);
 }
