@@ -59,7 +59,8 @@ for (const transport of ["port", "shell"]) {
     const into = `dd of=/dev/null bs=65536 iflag=fullblock count=${bytes / 65536} 2>/dev/null`;
     // A port has no end, for which `cat` would wait: on the way in it is a dd that counts.
     const hop = `dd bs=65536 iflag=fullblock count=${bytes / 65536} 2>/dev/null`;
-    const got = await alternate(roundsOr(5), {
+    // One sample of the port takes less than a second, of which a busy moment of the machine is a tenth.
+    const got = await alternate(roundsOr(transport === "port" ? 15 : 5), {
       [`${transport}_out`]: () => drain(() => lane.spawn(out), bytes),
       [`${transport}_out_cat`]: () => rawDrain(raw, `${out} | cat`),
       [`${transport}_out_raw`]: () => rawDrain(raw, out),

@@ -4,6 +4,7 @@ import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { engine } from "../engine.js";
+import { asLaneError } from "../errors.js";
 import type { LaneEvent } from "../events.js";
 import type { Lane } from "../lane.js";
 import { openLane } from "../open.js";
@@ -218,9 +219,9 @@ export class Scene {
     return this.#sockets;
   }
 
-  /** Ends everything. */
+  /** Ends everything. A close that fails is said, and takes nobody's report away. */
   async end(): Promise<void> {
-    await Promise.all(this.#lanes.map((lane) => lane.close()));
+    await Promise.all(this.#lanes.map((lane) => lane.close().catch((e: unknown) => this.say(`closing ${lane.name}: ${asLaneError(e).message}`))));
     this.clear();
   }
 

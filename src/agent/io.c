@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -96,16 +95,16 @@ least(uint32_t most) {
 
 void
 al_io_sender(uint32_t stream) {
-  al_pacing_sent(&pacing, stream, al_main_now());
+  if (pacing.sender != stream) al_pacing_sent(&pacing, stream, al_main_now());
 }
 
 uint32_t
 al_io_data_room(void) {
-  uint64_t unacked = out_total - out_acked, now = al_main_now();
+  uint64_t unacked = out_total - out_acked;
   if (out_len >= OUT_DATA_MAX) return 0;
-  uint32_t most = al_pacing_most(&pacing, now);
+  uint32_t most = pacing.most < AL_PACING_ALONE ? al_pacing_most(&pacing, al_main_now()) : pacing.most;
   if (unacked + AL_FRAME_HEADER + least(most) > most) {
-    al_pacing_full(&pacing, out_total, now);
+    if (pacing.full_ns == 0) al_pacing_full(&pacing, out_total, al_main_now());
     return 0;
   }
   uint64_t room = most - AL_FRAME_HEADER - unacked;
@@ -146,13 +145,17 @@ al_io_init(bool port) {
  * once is copied, and waits where all frames wait. */
 uint32_t
 al_io_splice(uint32_t stream, uint8_t flags, int pipe, uint32_t most) {
-  int waiting = 0;
   if (held[0] < 0 || out_len > 0 || most < SPLICE_LEAST) return 0;
-  if (ioctl(pipe, FIONREAD, &waiting) != 0 || waiting < (int) SPLICE_LEAST) return 0;
   ssize_t moved = splice(pipe, NULL, held[1], NULL, most, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
   if (moved <= 0) return 0;
   uint32_t n = (uint32_t) moved, left = AL_FRAME_HEADER + n;
   uint8_t header[AL_FRAME_HEADER];
+  if (n < SPLICE_LEAST) {
+    uint8_t *p = al_io_reserve(n); /* there is room: nothing waits */
+    if (p == NULL || read(held[0], p, n) != moved) al_stop_eof(0);
+    al_io_commit(stream, AL_F_DATA, flags, n);
+    return n;
+  }
   al_frame_header(header, stream, AL_F_DATA, flags, n);
   out_total += left;
   if (write(framed[1], header, sizeof(header)) != sizeof(header) ||
