@@ -24,12 +24,14 @@ mkdirSync(join(scratch, "bin"));
 execFileSync("ln", ["-s", bin, join(scratch, "bin", "agent-lane")]);
 
 const env = { ...process.env, PATH: `${join(scratch, "bin")}:${process.env.PATH}`, LANG: "C.UTF-8", PS1: "$ ", TERM: "xterm-256color", SHELL: "/bin/sh" };
-const socket = `screens-${process.pid}`;
-const tmux = (...args) => execFileSync("tmux", ["-f", "/dev/null", "-L", socket, ...args], { encoding: "utf8", timeout: 30_000, env, cwd: repo });
+// A server that was told to go may still be there for a moment: each session has a socket of its own.
+let sessions = 0;
+const tmux = (...args) => execFileSync("tmux", ["-f", "/dev/null", "-L", `screens-${process.pid}-${sessions}`, ...args], { encoding: "utf8", timeout: 30_000, env, cwd: repo });
 
 /** What no document should say: where things are on this machine, and its name. Lengths change no column that matters. */
 function neutral(text) {
-  const pairs = [[repo, "~/project"], [scratch, "/tmp/screens"], [homedir(), "~"], [hostname(), "host"], [userInfo().username, "me"], [release(), "6.x"]];
+  const home = process.env.AGENT_LANE_HOME ?? "", project = fileURLToPath(new URL("..", import.meta.url)).replace(/\/$/, "");
+  const pairs = [[home, "~/.agent-lane"], [project, "~/project"], [repo, "~/project"], [scratch, "/tmp/screens"], [homedir(), "~"], [hostname(), "host"], [userInfo().username, "me"], [release(), "6.x"]];
   return pairs.reduce((all, [from, to]) => (from.length < 3 ? all : all.replaceAll(from, to)), text).replace(/[ \t]+$/gm, "").replace(/\n+$/, "");
 }
 
@@ -37,6 +39,7 @@ function neutral(text) {
 async function inTerminal(columns, command) {
   const mark = join(scratch, `done-${columns}`);
   rmSync(mark, { force: true });
+  sessions++;
   tmux("new-session", "-d", "-s", "s", "-x", String(columns), "-y", "60", "-e", `PATH=${env.PATH}`, "sh");
   try {
     tmux("set-option", "-t", "s", "history-limit", "10000");
@@ -94,9 +97,9 @@ for (const { title, command, lane: needed } of SCREENS.filter((s) => wanted.leng
     }
     console.log(`${title}, no terminal`);
     parts.push(`Without a terminal:\n\n\`\`\`text\n${withoutTerminal(real)}\n\`\`\`\n`);
+    writeFileSync(out, parts.join("\n")); // as far as it has come
   } finally {
     await lane?.close();
   }
 }
-writeFileSync(out, parts.join("\n"));
 rmSync(scratch, { recursive: true, force: true });
