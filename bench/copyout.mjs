@@ -76,5 +76,5 @@ async function measure({ lane, dir, flow, place }) {
 }
 
 await withLane(
-  async ({ lane, dir, flow }) => withPlace((place) => measure({ lane, dir, flow, place })), { maxCopyOutBytes: MAX },
+  async ({ lane, dir, flow }) => withPlace((place) => measure({ lane, dir, flow, place })), { maxCopyOutBytes: MAX, maxCopyOutTotalBytes: 2 ** 40 },
 );
