@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why an addon could not be loaded, and what helps.
 import { createHash } from "node:crypto";
-import { readFileSync } from "node:fs";
+import { readFileSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { wordsOf } from "./errors.js";
 
@@ -62,7 +62,8 @@ const CAUSES: readonly { readonly when: RegExp; readonly cure: (match: RegExpExe
       "The file lies on a file system that allows no programs (mounted with noexec), or a policy forbids it. Install the package elsewhere.",
   },
   {
-    when: /file too short|invalid ELF header|wrong ELF class|not a mach-o|incompatible architecture|wrong architecture|Exec format/i,
+    // glibc's words for a file of another processor, too.
+    when: /agent_lane\.node: cannot open shared object file|file too short|invalid ELF header|wrong ELF class|not a mach-o|incompatible architecture|wrong architecture|Exec format/i,
     cure: (_match, target) =>
       `The file is damaged, or of another platform than ${target}: node_modules was copied from elsewhere. ${REINSTALL}.`,
   },
@@ -82,7 +83,11 @@ export function adviceFor(failures: readonly LoadFailure[], target: string): { m
   const codes = failures.map((f) => (f.error as NodeJS.ErrnoException | undefined)?.code);
   if (codes.includes("ERR_DLOPEN_DISABLED")) return { message, cure: "Start Node without --no-addons." };
   const damaged = failures.map((f) => damageOf(f.path)).find((words) => words !== undefined);
-  if (damaged !== undefined) return { message: `${message}; ${damaged}`, cure: `The file is damaged. ${REINSTALL}.` };
+  if (damaged !== undefined)
+    return {
+      message: message.includes(damaged) ? message : `${message}; ${damaged}`,
+      cure: `The file is damaged. ${REINSTALL}.`,
+    };
   for (const { when, cure } of CAUSES) {
     const match = when.exec(all);
     if (match !== null) return { message, cure: cure(match, target) };
@@ -92,18 +97,43 @@ export function adviceFor(failures: readonly LoadFailure[], target: string): { m
   return { message, cure: `${REINSTALL}, or ${REBUILD}.` };
 }
 
-/** How a file of the package differs from what was packed; nothing when it does not, or when nobody knows. */
-function damageOf(path: string): string | undefined {
+interface Packed {
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+/** What was packed under the name of this file; nothing in a checkout, where files are built and not packed. */
+function packedAs(path: string): Packed | undefined {
   try {
-    const { files } = JSON.parse(readFileSync(join(dirname(dirname(path)), "prebuilds.json"), "utf8")) as {
-      files: Record<string, { bytes: number; sha256: string } | undefined>;
-    };
-    const packed = files[`${basename(dirname(path))}/${basename(path)}`];
-    if (packed === undefined) return undefined;
-    const bytes = readFileSync(path);
-    if (bytes.length !== packed.bytes) return `it has ${bytes.length} bytes instead of ${packed.bytes}`;
-    return createHash("sha256").update(bytes).digest("hex") === packed.sha256 ? undefined : "its contents have changed";
+    const list = readFileSync(join(dirname(dirname(path)), "prebuilds.json"), "utf8");
+    return (JSON.parse(list) as { files: Record<string, Packed | undefined> }).files[
+      `${basename(dirname(path))}/${basename(path)}`
+    ];
   } catch {
     return undefined;
+  }
+}
+
+/**
+ * Throws for a file that was cut short or has grown. To be asked before it is loaded: the loader maps what the file's
+ * header promises, and the process dies of SIGBUS where there is nothing behind it.
+ */
+export function refuseCutFile(path: string): void {
+  const packed = packedAs(path);
+  if (packed === undefined) return;
+  const { size } = statSync(path);
+  if (size !== packed.bytes) throw new Error(`it has ${size} bytes instead of ${packed.bytes}`);
+}
+
+/** How a file that does not load differs from what was packed; nothing when it does not, or when nobody knows. */
+function damageOf(path: string): string | undefined {
+  const packed = packedAs(path);
+  if (packed === undefined) return undefined;
+  try {
+    refuseCutFile(path);
+    const digest = createHash("sha256").update(readFileSync(path)).digest("hex");
+    return digest === packed.sha256 ? undefined : "its contents have changed";
+  } catch (error) {
+    return text(error);
   }
 }

@@ -4,7 +4,7 @@ import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { adviceFor, type LoadFailure } from "./advice.js";
+import { adviceFor, refuseCutFile, type LoadFailure } from "./advice.js";
 import { LaneError, type NativeError } from "./errors.js";
 
 /** A value that can cross the border; a Buffer is bytes. */
@@ -108,6 +108,7 @@ export function native(): Native {
   for (const path of candidates(target)) {
     if (!explicit && !existsSync(path)) continue;
     try {
+      refuseCutFile(path);
       loaded = require(path) as Native;
       return loaded;
     } catch (error) {

@@ -2,7 +2,7 @@
 // Each target's files in use, by a Node of that target: this machine's own, and those of scripts/fetch-runtimes (musl's, and arm64's
 // under emulation). macOS runs nowhere but on macOS: its files are inspected in tarball.test.ts.
 import { execFileSync, spawnSync } from "node:child_process";
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { homedir, tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -28,8 +28,7 @@ const run = (target: string, args: string[], env: NodeJS.ProcessEnv = {}) =>
 
 describe.each(wanted)("%s", (target) => {
   it("loads its addon, keeps a registry, and takes an image to an archive and back", () => {
-    const dir = join(scratch, `unit-${target}`);
-    mkdirSync(dir);
+    const dir = mkdtempSync(join(scratch, "u-"));
     const r = run(target, [join(import.meta.dirname, "unit.mjs"), pkg, target, dir]);
     expect([r.stderr, r.status]).toEqual(["", 0]);
     expect(JSON.parse(r.stdout)).toMatchObject({
@@ -80,7 +79,7 @@ describe("advice, from what really happens", () => {
   it("nothing is wrong: it loads", () => expect(advice(() => undefined)).toBe("it loaded\n"));
   it("a file that was cut short", () => {
     const said = advice((addon) => truncateSync(addon, 100_000));
-    expect(said).toMatch(/^NATIVE_LOAD_FAILED\n.*it has 100000 bytes instead of \d+\nThe file is damaged\. Install the package again/s);
+    expect(said).toMatch(/^NATIVE_LOAD_FAILED\n.*it has 100000 bytes instead of \d+\)\nThe file is damaged\. Install the package again/s);
   });
   it("a file with other contents", () => {
     const said = advice((addon) => writeFileSync(addon, Buffer.alloc(readFileSync(addon).length)));
@@ -91,7 +90,7 @@ describe("advice, from what really happens", () => {
       rmSync(join(prebuilds, "prebuilds.json"));
       truncateSync(addon, 0);
     });
-    expect(said).toMatch(/file too short\nThe file is damaged, or of another platform/);
+    expect(said).toMatch(/file too short\)\nThe file is damaged, or of another platform/);
   });
   it("a file that is not there", () => {
     expect(advice((addon) => rmSync(addon))).toMatch(/there is no Agent Lane addon for .* in the package\nInstall the package again/);
@@ -105,7 +104,7 @@ describe("advice, from what really happens", () => {
       rmSync(join(prebuilds, "prebuilds.json"));
     };
     it("musl's file under glibc", () => expect(advice(take(other))).toMatch(/is for musl and this Node is for glibc/));
-    it("another processor's file", () => expect(advice(take(elsewhere))).toMatch(/another platform than|shared library|damaged/));
+    it("another processor's file", () => expect(advice(take(elsewhere))).toMatch(/another platform than/));
     it("glibc's file under musl", () => {
       const change = (_addon: string, prebuilds: string): void => {
         copyFileSync(join(prebuilds, own, "agent_lane.node"), join(prebuilds, other, "agent_lane.node"));

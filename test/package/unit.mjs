@@ -11,7 +11,7 @@ const load = (name) => import(pathToFileURL(join(pkg, "dist", name)).href);
 const { native, hostTarget } = await load("native.js");
 const { engine } = await load("engine.js");
 
-const home = join(scratch, "home");
+const home = join(scratch, "h");
 mkdirSync(home, { mode: 0o700 });
 makeImage(join(scratch, "image"));
 const call = (op, params = {}) => engine().request(op, { home, ...params });
