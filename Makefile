@@ -146,7 +146,7 @@ build/bench/true: bench/true.c
 
 programs: $(AGENTS) $(PRE)/warden $(PRE)/keeper
 	@for cpu in x86_64 aarch64; do [ -f prebuilds/guest/agent-$$cpu ] || \
-	  echo "no lane agent for $$cpu guests: there is no compiler for it here; scripts/build-prebuilds linux-x64 linux-arm64 makes them"; done
+	  echo "no lane agent for $$cpu guests: there is no compiler for it here; scripts/build-prebuilds guest makes them"; done
 clean:
 	rm -rf build/core prebuilds
 -include $(CORE_OBJ:.o=.d) $(TESTS:=.d)

@@ -80,7 +80,7 @@ export const STEPS = [
   {
     name: "build",
     by: "`npm ci --ignore-scripts`, `npm run build`",
-    proves: "the addon, the keeper and the lane agents build here, and Node loads the addon",
+    proves: "the addon and the keeper build here, and Node loads the addon; the lane agents, which are Linux programs, come from `scripts/build-prebuilds`",
     run() {
       sh("npm", ["ci", "--ignore-scripts"], { minutes: 10 });
       sh("npm", ["run", "build"], { minutes: 15 });

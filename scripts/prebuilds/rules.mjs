@@ -6,12 +6,13 @@ import { join } from "node:path";
 import { inspect } from "./inspect.mjs";
 
 export const TARGETS = ["linux-x64", "linux-arm64", "linux-x64-musl", "linux-arm64-musl", "darwin-arm64"];
-/** Keeper and warden are static on Linux, so glibc's directory has those of musl too; a guest is always Linux. */
-export const filesOf = (target) => [
-  `${target}/agent_lane.node`,
-  ...(target.endsWith("-musl") ? [] : [`${target}/keeper`, `${target}/warden`]),
-  ...({ "linux-x64": ["guest/agent-x86_64"], "linux-arm64": ["guest/agent-aarch64"] }[target] ?? []),
-];
+/** What every host needs: a guest is Linux, of its host's processor or of another one. */
+export const GUEST = "guest";
+/** Keeper and warden are static on Linux, so glibc's directory has those of musl too. */
+export const filesOf = (target) =>
+  target === GUEST
+    ? ["guest/agent-x86_64", "guest/agent-aarch64"]
+    : [`${target}/agent_lane.node`, ...(target.endsWith("-musl") ? [] : [`${target}/keeper`, `${target}/warden`])];
 
 const GLIBC = 28;
 const EXPORTS = ["napi_register_module_v1", "node_api_module_get_api_version_v1"];
@@ -54,7 +55,7 @@ export function faultsOf(path, target, name) {
   } catch (error) {
     return [error.message];
   }
-  const guest = name.startsWith("guest/");
+  const guest = target === GUEST;
   const cpu = guest ? { "guest/agent-x86_64": "x64", "guest/agent-aarch64": "arm64" }[name] : target.split("-")[1];
   const darwin = !guest && target.startsWith("darwin");
   const wrong = [];

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # One target of scripts/build-prebuilds, cross-built with zig; that script sets the variables and checks what comes out.
-#   TARGET  linux-x64, linux-arm64, linux-x64-musl, linux-arm64-musl, darwin-arm64
+#   TARGET  linux-x64, linux-arm64, linux-x64-musl, linux-arm64-musl, darwin-arm64; guest: the lane agents of both processors
 #   ZIG     the compiler            LIBARCHIVE, SQLITE, NODE_INCLUDE    the pinned sources
 #   O       where objects go        OUT     prebuilds/
-OS := $(firstword $(subst -, ,$(TARGET)))
+OS := $(if $(filter darwin-%,$(TARGET)),darwin,linux)
 ARCH := $(word 2,$(subst -, ,$(TARGET)))
 MUSL := $(filter %-musl,$(TARGET))
 CPU := $(if $(filter x64,$(ARCH)),x86_64,aarch64)
@@ -39,7 +39,11 @@ else
 LINK := -Wl,-z,nodelete -Wl,-z,relro -Wl,-z,now -Wl,--gc-sections -Wl,--version-script=scripts/prebuilds/exports.map $(if $(MUSL),-dynamic)
 endif
 
-all: $(OUT)/$(TARGET)/agent_lane.node $(if $(MUSL),,$(OUT)/$(TARGET)/keeper $(OUT)/$(TARGET)/warden) $(if $(filter linux-x64 linux-arm64,$(TARGET)),$(OUT)/guest/agent-$(CPU))
+ifeq ($(TARGET),guest)
+all: $(OUT)/guest/agent-x86_64 $(OUT)/guest/agent-aarch64
+else
+all: $(OUT)/$(TARGET)/agent_lane.node $(if $(MUSL),,$(OUT)/$(TARGET)/keeper $(OUT)/$(TARGET)/warden)
+endif
 
 $(OUT)/$(TARGET)/agent_lane.node: $(BINDING_OBJ) $(CORE_OBJ) $(ARCHIVE_OBJ) $(O)/sqlite3.o scripts/prebuilds/exports.map
 	@mkdir -p $(@D)
@@ -67,7 +71,7 @@ $(OUT)/$(TARGET)/keeper: $(KEEPER_SRC) $(HEADERS)
 $(OUT)/$(TARGET)/warden: $(WARDEN_SRC) $(HEADERS)
 	@mkdir -p $(@D)
 	$(ZIG) cc $(PROGRAM) $(WARN) -s -o $@ $(WARDEN_SRC)
-$(OUT)/guest/agent-$(CPU): $(AGENT_SRC) $(HEADERS)
+$(OUT)/guest/agent-%: $(AGENT_SRC) $(HEADERS)
 	@mkdir -p $(@D)
-	$(ZIG) cc $(PROGRAM) $(WARN) -s -o $@ $(AGENT_SRC)
+	$(ZIG) cc $(patsubst $(STATIC),$*-linux-musl,$(PROGRAM)) $(WARN) -s -o $@ $(AGENT_SRC)
 .PHONY: all

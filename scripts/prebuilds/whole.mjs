@@ -3,11 +3,12 @@
 // scripts/build-package, of which npm asks nothing.
 import { createHash } from "node:crypto";
 import { existsSync, readFileSync } from "node:fs";
-import { checkTarget, filesOf, TARGETS } from "./rules.mjs";
+import { checkTarget, filesOf, GUEST, TARGETS } from "./rules.mjs";
 
-const faults = TARGETS.flatMap((target) => checkTarget("prebuilds", target));
+const all = [...TARGETS, GUEST];
+const faults = all.flatMap((target) => checkTarget("prebuilds", target));
 const list = existsSync("prebuilds/prebuilds.json") ? JSON.parse(readFileSync("prebuilds/prebuilds.json", "utf8")).files : {};
-for (const name of TARGETS.flatMap(filesOf)) {
+for (const name of all.flatMap(filesOf)) {
   if (!existsSync(`prebuilds/${name}`)) continue;
   const digest = createHash("sha256").update(readFileSync(`prebuilds/${name}`)).digest("hex");
   if (list[name]?.sha256 !== digest) faults.push(`${name} is not the one that scripts/build-prebuilds has checked`);

@@ -67,7 +67,9 @@ afterAll(() => {
 }, 60_000);
 
 it("has no compiler at hand", () => {
-  for (const name of COMPILERS) expect([name, user(["sh", "-c", `command -v ${name}`]).status]).toEqual([name, 127]);
+  const found = COMPILERS.filter((name) => user(["sh", "-c", `command -v ${name}`]).status === 0);
+  expect(found).toEqual([]);
+  expect(user(["sh", "-c", "command -v node"]).status).toBe(0);
 });
 
 it("is installed without a network, and nothing is built or run", () => {
