@@ -193,11 +193,12 @@ test_link_closes_at_any_time(void **state) {
 }
 
 #ifdef __linux__
+/* Those above standard error, which may itself be one: of whoever runs this test. */
 static int
 sockets_of(pid_t pid) {
   char path[64], to[64];
   int n = 0;
-  for (int fd = 0; fd < 256; fd++) {
+  for (int fd = 3; fd < 256; fd++) {
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long) pid, fd);
     ssize_t len = readlink(path, to, sizeof to - 1);
     if (len > 0 && strncmp(to, "socket:", 7) == 0) n++;
