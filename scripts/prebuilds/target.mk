@@ -34,7 +34,7 @@ BINDING_OBJ := $(patsubst binding/%.cc,$(O)/binding/%.o,$(wildcard binding/*.cc)
 HEADERS := $(wildcard src/*.h binding/*.h src/keeper/*.h src/warden/*.h src/agent/*.h)
 
 ifeq ($(OS),darwin)
-LINK := -Wl,-undefined,dynamic_lookup -Wl,-dead_strip
+LINK := -Wl,-undefined,dynamic_lookup -Wl,-dead_strip -Wl,-install_name,agent_lane.node
 else
 LINK := -Wl,-z,nodelete -Wl,-z,relro -Wl,-z,now -Wl,--gc-sections -Wl,--version-script=scripts/prebuilds/exports.map $(if $(MUSL),-dynamic)
 endif
