@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The package that scripts/build-package has left in build/package, and which targets it was asked for.
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn, type SpawnOptions } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 
@@ -34,4 +34,23 @@ export function installed(dir: string): string {
   };
   for (const name of Object.keys(dependencies)) symlinkSync(join(root, "node_modules", name), join(dir, "node_modules", name));
   return join(scope, "provider-lima");
+}
+
+export interface Ended {
+  readonly status: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Not spawnSync: vitest's worker must answer its parent within a minute, and these programs may take longer. */
+export function ended(program: string, args: readonly string[], { timeout = 100_000, ...options }: SpawnOptions = {}): Promise<Ended> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(program, args, { ...options, stdio: ["ignore", "pipe", "pipe"], timeout, killSignal: "SIGKILL" });
+    let stdout = "";
+    let stderr = "";
+    child.stdout!.on("data", (data: Buffer) => (stdout += data.toString()));
+    child.stderr!.on("data", (data: Buffer) => (stderr += data.toString()));
+    child.on("error", reject);
+    child.on("close", (status) => resolve({ status, stdout, stderr }));
+  });
 }
