@@ -56,7 +56,9 @@ async function inTerminal(columns, command) {
       }
     }
     await sleep(300);
-    return neutral(tmux("capture-pane", "-p", "-S", "-10000", "-t", "s")).replace(`; : >${neutral(mark)}`, "").replace(/\n\$ *$/, "");
+    // What we have added to the line goes again, wherever the terminal has broken it.
+    const added = new RegExp([...`; : >${mark}`].map((c) => c.replace(/\W/, "\\$&")).join("\n?"));
+    return neutral(tmux("capture-pane", "-p", "-S", "-10000", "-t", "s").replace(added, "")).replace(/\n\$ *$/, "");
   } finally {
     tmux("kill-server");
   }
