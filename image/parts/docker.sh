@@ -18,7 +18,7 @@ install_docker() {
 install_plugins() {
   local module version package binary sum built
   while IFS=$'\t' read -r module version package binary sum; do
-    built=$CACHE/$binary-$version-$GO_ARCH-$(printf '%s' "$sum" "$(cat "$HERE/build-plugin")" | sha256sum | cut -c1-12)
+    built=$CACHE/$binary-$version-$GO_ARCH-$(printf '%s' "$sum" "$(cat "$HERE/build-plugin" "$HERE/find-go")" | sha256sum | cut -c1-12)
     if [ ! -s "$built" ] || [ ! -s "$built.modules" ]; then
       say "$binary $version from its Go module (ten minutes on a small machine, then cached)"
       "$HERE/build-plugin" "$module" "$version" "$package" "$sum" "$GO_ARCH" "$built" || die "$binary could not be built"
