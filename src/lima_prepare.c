@@ -122,8 +122,16 @@ lock(const al_home_t *home, al_err_t *err) {
   return fd;
 }
 
+/* By their names first, which needs no descriptor: there may be none left. */
 static void
 drop_keys(prepare_t *q) {
+  static const char *const made[] = {"user", "user.pub"};
+  for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
+    char path[sizeof q->tmp + 16];
+    snprintf(path, sizeof path, "%s/%s", q->tmp, made[i]);
+    unlink(path);
+  }
+  if (rmdir(q->tmp) == 0 || errno == ENOENT) return;
   AL_AUTO_FD int run = open(q->op.l->home->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (run >= 0) al_plat_remove_tree(run, strrchr(q->tmp, '/') + 1);
 }

@@ -187,10 +187,11 @@ describe("paths", () => {
 });
 
 describe("what goes wrong", () => {
-  // The command's own module, with something done before it.
+  // The command's own module, beside which something happens once it is at work.
   const after = (script: string, args: string[]): Run => {
     const file = join(scratch, `before-${Math.random().toString(36).slice(2)}.mjs`);
-    writeFileSync(file, `process.argv.splice(1, 1, "agent-lane"); ${script}; await import(${JSON.stringify(main)});`);
+    const then = `const looks = setInterval(() => { if (process.listenerCount("uncaughtException") === 0) return; clearInterval(looks); ${script}; }, 20);`;
+    writeFileSync(file, `process.argv.splice(1, 1, "agent-lane"); ${then} await import(${JSON.stringify(main)});`);
     const r = spawnSync(process.execPath, [file, ...args], { encoding: "utf8", timeout: 25_000, env: { ...process.env, AGENT_LANE_HOME: home, NO_COLOR: "1" } });
     return { status: r.status, out: r.stdout, err: r.stderr };
   };

@@ -68,7 +68,7 @@ describe("a full-screen program under tmux", () => {
     const { said } = await run(`
       const { execFileSync } = await import("node:child_process");
       const { writeFileSync } = await import("node:fs");
-      const tmux = (...args) => execFileSync("tmux", ["-f", "/dev/null", "-L", "al-" + process.pid, ...args], { encoding: "utf8", timeout: 20000, env: { ...process.env, SHELL: "/bin/sh", LANG: "C.UTF-8" } });
+      const tmux = (...args) => execFileSync("tmux", ["-f", "/dev/null", "-L", "al-" + process.pid, ...args], { encoding: "utf8", timeout: 60000, env: { ...process.env, SHELL: "/bin/sh", LANG: "C.UTF-8" } });
       const screen = () => tmux("capture-pane", "-p", "-t", "s");
       const shows = (what) => until(() => what + " on " + screen(), () => what.test(screen()));
       writeFileSync(WT + "/session.mjs", inner(${JSON.stringify(`const COMMAND = "seq -f 'line %g' 500 >text; exec less -M text"; ${SESSION} const r = await call; console.log("status " + r.exitCode); await lane.close();`)}).at(-1));

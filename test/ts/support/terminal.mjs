@@ -56,7 +56,7 @@ while True:
 /** `new Pty(rows, columns, argv)`; `inner(script)` is the argv of a Node with the Stage's prelude; `until(check)` waits. */
 export const PTY_KIT = `
   import { spawn } from "node:child_process";
-  const patience = 20000;
+  const patience = 60000;
   async function until(what, check) {
     for (const end = Date.now() + patience; ;) {
       const value = await check();
