@@ -4,7 +4,7 @@
 // powers itself off after HELPER_MINUTES whatever happens here.
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { createReadStream, createWriteStream } from "node:fs";
+import { accessSync, constants, createReadStream, createWriteStream } from "node:fs";
 import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { Transform } from "node:stream";
@@ -66,6 +66,24 @@ async function copyChecked({ path, sha256 }: FirstImage, to: string, signal: Abo
   });
 }
 
+/** Lima takes KVM wherever its device is, whether or not this user may open it. */
+function emulated(): boolean {
+  if (process.platform !== "linux") return false;
+  try {
+    accessSync("/dev/kvm", constants.R_OK | constants.W_OK);
+    return false;
+  } catch {
+    return true;
+  }
+}
+
+/** Lima adds no -machine of its own where QEMU's command has one. */
+function emulation(): Record<string, string> {
+  if (!emulated()) return {};
+  const machine = arch() === "x86_64" ? "q35,vmport=off,accel=tcg" : "virt,accel=tcg";
+  return { [`QEMU_SYSTEM_${arch().toUpperCase()}`]: `qemu-system-${arch()} -machine ${machine}` };
+}
+
 function template(disk: string, memoryGiB: number): string {
   // JSON is YAML. Everything that would open a way from the guest to this machine is off.
   return JSON.stringify({
@@ -88,6 +106,7 @@ function template(disk: string, memoryGiB: number): string {
     video: { display: "none" },
     user: { name: "lane", uid: 1000, home: "/home/lane", comment: "", shell: "/bin/bash" },
     ...(process.platform === "linux" && arch() === "x86_64" ? { firmware: { legacyBIOS: true } } : {}),
+    ...(emulated() ? { vmOpts: { qemu: { cpuType: { [arch()]: "max" } } } } : {}),
     provision: [{ mode: "system", script: `#!/bin/sh\nexec shutdown -P +${HELPER_MINUTES}\n` }],
   });
 }
@@ -104,7 +123,7 @@ function limactl(program: string, home: string, args: readonly string[], { input
   return new Promise((resolve, reject) => {
     const { PATH, HOME, TMPDIR } = process.env;
     const child = spawn(program, ["--tty=false", "--log-level", "warn", ...args], {
-      env: { PATH, HOME, TMPDIR, LIMA_HOME: home },
+      env: { PATH, HOME, TMPDIR, LIMA_HOME: home, ...emulation() },
       stdio: ["pipe", "pipe", "pipe"],
       signal,
       timeout: seconds === undefined ? undefined : seconds * 1000,
