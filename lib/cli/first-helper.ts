@@ -115,18 +115,19 @@ interface Call {
   readonly input?: string;
   readonly onLine?: (line: string) => void;
   readonly signal?: AbortSignal;
+  /** After these it is ended; at the latest when the VM has powered itself off. */
   readonly seconds?: number;
 }
 
 /** limactl with a home of its own; its exit code. */
-function limactl(program: string, home: string, args: readonly string[], { input, onLine, signal, seconds }: Call = {}): Promise<number> {
+function limactl(program: string, home: string, args: readonly string[], { input, onLine, signal, seconds = HELPER_MINUTES * 60 }: Call = {}): Promise<number> {
   return new Promise((resolve, reject) => {
     const { PATH, HOME, TMPDIR } = process.env;
     const child = spawn(program, ["--tty=false", "--log-level", "warn", ...args], {
       env: { PATH, HOME, TMPDIR, LIMA_HOME: home, ...emulation() },
       stdio: ["pipe", "pipe", "pipe"],
       signal,
-      timeout: seconds === undefined ? undefined : seconds * 1000,
+      timeout: seconds * 1000,
       killSignal: "SIGKILL",
     });
     for (const stream of [child.stdout, child.stderr]) {
@@ -156,17 +157,21 @@ export async function firstHelper(image: FirstImage, { limactlPath, memoryGiB }:
     });
   };
   const shell = (command: string): string[] => ["shell", "--workdir", "/", NAME, "sudo", "sh", "-c", command];
+  let started = false;
   const close = async (): Promise<void> => {
-    await limactl(program, home, ["delete", "--force", NAME], { seconds: 120 }).catch(() => undefined);
-    await rm(home, { recursive: true, force: true });
+    const code = started ? await limactl(program, home, ["delete", "--force", NAME], { onLine: say, seconds: 120 }).catch(() => 1) : 0;
+    // What limactl needs to end the VM must not go before the VM.
+    if (code === 0) await rm(home, { recursive: true, force: true });
+    else say(`image: the first helper could not be deleted and may still run. Delete it: LIMA_HOME=${home} ${program} delete --force ${NAME}; rm -r ${home}`);
   };
   try {
     const disk = join(home, "disk");
     await copyChecked(image, disk, signal);
     await must("limactl create", ["create", `--name=${NAME}`, "-"], { input: template(disk, memoryGiB), seconds: 300 });
     say("image: waiting for the first helper, a cloud image, to boot");
+    started = true;
     await must("limactl start", ["start", "--timeout", `${START_MINUTES}m`, NAME], { seconds: (START_MINUTES + 1) * 60 });
-    await must("a first command", shell(`mkdir -p ${RECIPE} && chmod 777 ${RECIPE}`));
+    await must("a first command", shell(`mkdir -p ${RECIPE} && chmod 777 ${RECIPE}`), { seconds: 300 });
   } catch (error) {
     await close();
     throw error;

@@ -104,6 +104,8 @@ const ORDERS =
   /(?:^|\/)(?:\.git(?:hub|lab|modules|attributes|-hooks|hooks)|\.husky|\.vscode|\.idea|\.devcontainer|\.envrc|\.npmrc|\.yarnrc[^/]*|\.pre-commit-config\.yaml|\.claude|\.cursor|\.mcp\.json|lefthook\.yml|package\.json|Makefile|CMakeLists\.txt|conftest\.py|setup\.py|build\.rs|[^/]+\.(?:bashrc|zshrc))(?:$|\/)/;
 const LOOK_MAX = 20;
 const NAME_MAX = 300;
+/** Of a line more than this says nothing to us, and a guest may have made one of the whole file. */
+const LINE_MAX = 16_384;
 
 /** "a/x b/x" of a header: the same path twice, or two that differ, which git quotes when it must. */
 function pathOf(header: string): string {
@@ -112,12 +114,12 @@ function pathOf(header: string): string {
   return (left === right ? left : header).slice(0, NAME_MAX);
 }
 
-/** The file's lines, without their ends; only "\n" ends one. */
+/** The file's lines, without their ends and cut when they are long; only "\n" ends one. */
 async function* linesOf(path: string): AsyncGenerator<string, void, undefined> {
   let rest = "";
   for await (const chunk of createReadStream(path, { encoding: "latin1", highWaterMark: 1 << 20 })) {
     const lines = (rest + (chunk as string)).split("\n");
-    rest = lines.pop() ?? "";
+    rest = (lines.pop() ?? "").slice(0, LINE_MAX);
     yield* lines;
   }
   if (rest !== "") yield rest;
@@ -127,6 +129,7 @@ async function* linesOf(path: string): AsyncGenerator<string, void, undefined> {
 export async function summarise(path: string): Promise<PatchSummary> {
   let files = 0, added = 0, removed = 0, oldLeft = 0, newLeft = 0, current = "";
   const look = new Set<string>();
+  const mind = (what: string): void => void (look.size < LOOK_MAX && look.add(what));
   for await (const text of linesOf(path)) {
     if (oldLeft > 0 || newLeft > 0) {
       if (text.startsWith("+")) added++, newLeft--;
@@ -139,9 +142,9 @@ export async function summarise(path: string): Promise<PatchSummary> {
     else if (text.startsWith("diff --git ")) {
       files++;
       current = Buffer.from(pathOf(text.slice("diff --git ".length)), "latin1").toString();
-      if (ORDERS.test(current)) look.add(current);
-    } else if (/^(?:new file mode|new mode) 120000$/.test(text)) look.add(`${current} (a link)`);
-    else if (/^(?:new file mode|new mode) 100755$/.test(text)) look.add(`${current} (executable)`);
+      if (ORDERS.test(current)) mind(current);
+    } else if (/^(?:new file mode|new mode) 120000$/.test(text)) mind(`${current} (a link)`);
+    else if (/^(?:new file mode|new mode) 100755$/.test(text)) mind(`${current} (executable)`);
   }
-  return { files, added, removed, look: [...look].slice(0, LOOK_MAX) };
+  return { files, added, removed, look: [...look] };
 }

@@ -23,8 +23,14 @@ const sandcastle = (JSON.parse(readFileSync(join(root, "package.json"), "utf8"))
 const TOOLS = ["sh", "bash", "env", "node", "npm", "npx", "ssh", "ssh-keygen", "git", "qemu-img", "qemu-system-x86_64", "qemu-system-aarch64"];
 const COMPILERS = ["cc", "gcc", "g++", "clang", "make", "cmake", "pkg-config", "python", "python3", "node-gyp", "zig"];
 
+// What tells our user from one of the same name that somebody else has made.
+const MARK = "made by the package test of Agent Lane";
+
 function removeUser(): void {
-  if (!asRoot || spawnSync("id", [USER]).status !== 0) return;
+  if (!asRoot) return;
+  const entry = spawnSync("getent", ["passwd", USER], { encoding: "utf8", timeout: 10_000 }).stdout.trim();
+  if (entry === "") return;
+  if (entry.split(":")[4] !== MARK) throw new Error(`there is a user ${USER} whom this test has not made; rename or remove that user first`);
   spawnSync("pkill", ["-KILL", "-u", USER]);
   execFileSync("userdel", ["--remove", USER], { stdio: "ignore" });
 }
@@ -41,7 +47,7 @@ beforeAll(async () => {
   if (!existsSync(join(image, "manifest.json")) || !existsSync(limactl)) throw new Error("E2E_IMAGE_DIR and AGENT_LANE_LIMACTL must name the guest image and limactl: scripts/check package");
   removeUser();
   if (asRoot) {
-    execFileSync("useradd", ["--create-home", "--home-dir", home, "--shell", "/bin/bash", USER]);
+    execFileSync("useradd", ["--create-home", "--home-dir", home, "--comment", MARK, "--shell", "/bin/bash", USER]);
     if (spawnSync("getent", ["group", "kvm"]).status === 0) execFileSync("usermod", ["-a", "-G", "kvm", USER]);
   }
   chmodSync(bin, 0o755);

@@ -41,13 +41,14 @@ function run(...args: string[]): Promise<Run> {
 const lock = (...args: string[]): Promise<Run> => run("lock", "--update", "--only", "debs", "--arch", "x86_64", "--out", out, "--helper", disk, ...args);
 const calls = (): string[] => (existsSync(log) ? readFileSync(log, "utf8").trim().split("\n") : []);
 
-/** A limactl that says what it was asked; `status`: of the recipe. */
-function script(status = 0): void {
+/** A limactl that says what it was asked; `status`: of the recipe; `deleted`: of delete. */
+function script(status = 0, deleted = 0): void {
   writeFileSync(limactl, `#!/bin/sh
 shift 3
 case $1 in
   create) cat >'${scratch}/template'; cp "$LIMA_HOME/disk" '${scratch}/started'; env >'${scratch}/environment' ;;
   copy) case $2 in first-helper:*) echo '{"made":"there"}' >"$3" ;; esac ;;
+  delete) status=${deleted} ;;
   shell) case $* in *in-lane*) echo 'image: INPUT_GONE: a file has left'; status=${status} ;; esac ;;
 esac
 echo "$*" >>'${log}'
@@ -73,6 +74,16 @@ beforeEach(() => {
 });
 
 describe("--helper", () => {
+  it("that cannot be deleted stays where limactl finds it, and says so", async () => {
+    script(0, 1);
+    const { status, err } = await lock("--sha256", SHA256);
+    expect(status).toBe(0);
+    const [left, ...more] = helpers();
+    expect(more).toEqual([]);
+    expect(err).toContain(`LIMA_HOME=/tmp/${left} ${limactl} delete --force first-helper`);
+    rmSync(join("/tmp", left!), { recursive: true });
+  });
+
   it("ships without a pin", () => {
     expect(JSON.parse(readFileSync(join(root, "image", "helper-pins.json"), "utf8"))).toEqual({});
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent-lane run: what goes in and what does not, the command with its streams and status, what comes out, how it ends.
 import { spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { closeSync, mkdirSync, mkdtempSync, openSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, expect, it, vi } from "vitest";
@@ -88,6 +88,17 @@ index 1..2 100644
     const paths = [".husky/pre-commit", "a/package.json", ".github/workflows/x.yml", "src/main.c", ".gitattributes", "sub/.envrc", "Makefile", "husky.txt"];
     const text = paths.map((p) => `diff --git a/${p} b/${p}\nindex 1..2 100644\n`).join("") + "diff --git a/l b/l\nnew file mode 120000\ndiff --git a/s b/s\nold mode 100644\nnew mode 100755\n";
     expect((await of(text)).look).toEqual([".husky/pre-commit", "a/package.json", ".github/workflows/x.yml", ".gitattributes", "sub/.envrc", "Makefile", "l (a link)", "s (executable)"]);
+  });
+  it("reads a file of one endless line without keeping it", async () => {
+    const path = join(scratch, "endless.patch");
+    const line = openSync(path, "w");
+    writeSync(line, "diff --git a/x b/x\n+");
+    for (let i = 0; i < 600; i++) writeSync(line, Buffer.alloc(1 << 20, "x")); // more than a string can have
+    closeSync(line);
+    const before = process.memoryUsage().rss;
+    expect(await summarise(path)).toEqual({ files: 1, added: 0, removed: 0, look: [] });
+    expect(process.memoryUsage().rss - before).toBeLessThan(200 << 20);
+    rmSync(path);
   });
   it("names twenty at most, each of bounded length", async () => {
     const { files, look } = await of(Array.from({ length: 50 }, (_, i) => `diff --git a/${"d".repeat(9000)}/${i}/Makefile b/x\n`).join(""));
