@@ -37,7 +37,8 @@ const goalOf = ({ text, value, goal, met }) =>
 function circumstances({ machine: m }) {
   if (m === undefined) return "";
   const busy = m.load > m.cores / 2 ? " The machine was busy with other work: only the ratios mean something." : "";
-  return `Load average before the run: ${m.load}, on ${m.day}.${busy}\n\n`;
+  const disk = m.files === "disk" ? " Files of transfers lay on a disk, not in memory." : "";
+  return `Load average before the run: ${m.load}, on ${m.day}.${busy}${disk}\n\n`;
 }
 
 function section(name, result) {

@@ -14,4 +14,5 @@ function root() {
 }
 
 export const placeRoot = root();
+export const inMemory = placeRoot === MEMORY;
 export const newPlace = (name) => mkdtempSync(join(placeRoot, `${name}-`));

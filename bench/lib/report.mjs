@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every benchmark ends with: a table for people, its goals, and one JSON object with medians and all samples.
 import { cpus, loadavg, release, totalmem, type } from "node:os";
+import { inMemory } from "./place.mjs";
 import { median, round, table } from "./stats.mjs";
 
 // Before anything of ours runs: what others are doing here.
 const load = loadavg()[0];
 
-/** Where and when: without the machine's name. */
+/** Where and when: without the machine's name; `files`: where transfers have theirs. */
 export const machine = () => ({
   cores: cpus().length,
   memoryGiB: Math.round(totalmem() / 2 ** 30),
@@ -14,6 +15,7 @@ export const machine = () => ({
   node: process.version,
   load: round(load, 1),
   day: new Date().toISOString().slice(0, 10),
+  files: inMemory ? "memory" : "disk",
 });
 
 /** Bytes of one run: a goal's size, or BENCH_BYTES for a quick trial. */
