@@ -8,6 +8,8 @@ ARCH := $(shell uname -m | sed 's/x86_64/x64/; s/aarch64/arm64/')
 B := build/core/$(VARIANT)
 PRE := prebuilds/$(OS)-$(ARCH)
 CC ?= cc
+# What is compiled here is never shipped, so where there is a ccache what it has seen before is taken from it.
+CCACHE ?= $(shell command -v ccache)
 WARN := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wconversion -Wvla \
   -Wswitch-enum -Wformat=2 -Wno-gnu-statement-expression $(if $(WERROR),-Werror)
 HARDEN := -fstack-protector-strong -fvisibility=hidden -D_GNU_SOURCE
@@ -35,20 +37,19 @@ all: $(B)/libal_core.a $(TESTS)
 
 $(B)/libal_core.a: $(CORE_OBJ)
 	@rm -f $@ && ar rcs $@ $^
+COMPILE = @mkdir -p $(@D) && $(CCACHE) $(CC) $(CFLAGS)
 $(B)/hooks.o: test/chaos/hooks.c
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+	$(COMPILE) -MMD -MP -c -o $@ $<
 $(B)/%.o: src/%.c
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+	$(COMPILE) -MMD -MP -c -o $@ $<
 # what TSan would not see by itself
 SEEN := $(if $(filter tsan,$(VARIANT)),$(B)/tsan_syscall.o)
 $(B)/tsan_syscall.o: test/c/tsan_syscall.c
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c -o $@ $<
-$(B)/test_%: test/c/test_%.c $(B)/libal_core.a $(wildcard test/c/*.h) $(SEEN)
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -Itest/c -MMD -MP -MF $@.d -o $@ $< $(SEEN) $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
+	$(COMPILE) -c -o $@ $<
+$(B)/test_%.o: test/c/test_%.c
+	$(COMPILE) -Itest/c -MMD -MP -c -o $@ $<
+$(B)/test_%: $(B)/test_%.o $(B)/libal_core.a $(SEEN)
+	@$(CC) -o $@ $< $(SEEN) $(B)/libal_core.a $(LDFLAGS) -lcmocka $(LIBS) -lpthread
 
 # the guests that have been taken over
 $(B)/hostile_%: test/fixtures/hostile_%.c src/frame.c src/sha256.c src/frame.h test/fixtures/hostile.h
@@ -78,9 +79,11 @@ NODE_INCLUDE ?= $(firstword $(wildcard $(dir $(shell command -v node))../include
 ADDON_FLAGS := -std=c++17 -fPIC -fvisibility=hidden -Wall -Wextra -Wno-maybe-uninitialized $(OPT_$(VARIANT)) -Isrc -Inode_modules/node-addon-api \
   -I$(NODE_INCLUDE) -DNAPI_VERSION=9 -DNODE_ADDON_API_ENABLE_MAYBE -DNODE_ADDON_API_DISABLE_CPP_EXCEPTIONS \
   -DNODE_ADDON_API_DISABLE_DEPRECATED -DNODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS
-$(B)/agent_lane.node: $(ADDON_SRC) $(wildcard binding/*.h) $(wildcard src/*.h) $(B)/libal_core.a
-	@mkdir -p $(@D)
-	$(CXX) $(ADDON_FLAGS) -shared -o $@ $(ADDON_SRC) $(B)/libal_core.a -Wl,-z,nodelete,--exclude-libs,ALL $(shell pkg-config --libs libarchive sqlite3)
+ADDON_OBJ := $(ADDON_SRC:binding/%.cc=$(B)/binding/%.o)
+$(B)/binding/%.o: binding/%.cc
+	@mkdir -p $(@D) && $(CCACHE) $(CXX) $(ADDON_FLAGS) -MMD -MP -c -o $@ $<
+$(B)/agent_lane.node: $(ADDON_OBJ) $(B)/libal_core.a
+	@$(CXX) $(ADDON_FLAGS) -shared -o $@ $^ -Wl,-z,nodelete,--exclude-libs,ALL $(shell pkg-config --libs libarchive sqlite3)
 
 # one test program: make run-test_buf
 run-%: $(B)/% $(AGENT_TEST)
@@ -149,6 +152,6 @@ programs: $(AGENTS) $(PRE)/warden $(PRE)/keeper
 	  echo "no lane agent for $$cpu guests: there is no compiler for it here; scripts/build-prebuilds guest makes them"; done
 clean:
 	rm -rf build/core prebuilds
--include $(CORE_OBJ:.o=.d) $(TESTS:=.d)
+-include $(CORE_OBJ:.o=.d) $(TESTS:=.d) $(ADDON_OBJ:.o=.d)
 .PHONY: all fuzzers check-c check-oom check-threads check-valgrind programs clean
 .SECONDARY:

@@ -7,6 +7,8 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/agent-lane
 LIMA_VERSION=v2.2.0
+# The Makefile's ccache, for every clone of this repository.
+export CCACHE_DIR=$CACHE/ccache CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=1G
 # The Nodes of the stage `node`: the oldest that package.json allows, and the current one of each later line.
 NODES=(
   20.19.0=sha512-HzVYgEgabV/n3nP2F9mcxS0Nxgg99jynX9CMovakLmSYTuTdQRbbtw0yadY8+qKcqXfiDAtb2hmtR7nDPzclGA==

@@ -118,9 +118,9 @@ extern al_agent_t al_agent;
 
 /* io.c: the channel's two buffers and pacing. */
 int
-al_io_fill(void); /* one read: 1 = something came, 0 = EOF, -1 = nothing now */
+al_io_fill(void); /* one read, or a frame's bytes moved to their command: 1 = something came, 0 = EOF, -1 = nothing now */
 bool
-al_io_next(al_frame_t *f); /* a whole frame, valid until the next al_io_fill; fatal when malformed */
+al_io_next(al_frame_t *f); /* a whole frame, or of a large DATA a part; valid until the next al_io_fill; fatal when malformed */
 bool
 al_io_frame(uint32_t stream, uint8_t type, uint8_t flags, const void *payload, uint32_t len); /* false = no room now */
 uint8_t *
@@ -260,6 +260,10 @@ void
 al_stream_frame(const al_frame_t *f);
 void
 al_stream_reaped(pid_t pid, int status, uint64_t now);
+int
+al_stream_sink(uint32_t stream, uint8_t flags, uint32_t len); /* the pipe that `len` bytes of DATA may go into at once; -1 = none */
+void
+al_stream_sunk(uint32_t stream, uint32_t n); /* so many went */
 void
 al_stream_feed(al_slot_t *s); /* stdin bytes into the pipe */
 void

@@ -22,6 +22,9 @@ static uint8_t in_buf[IN_SIZE];
 static size_t in_off, in_len;
 static bool is_port; /* a virtio port gives a page at a time, however much there is */
 static uint64_t in_total, in_acked;
+/* Of a large DATA frame, what has not come yet: it is handed out, or moved to its command, as it comes. */
+static struct { uint32_t stream, left; uint8_t flags; } coming;
+static bool no_splice_in;
 
 static uint8_t out_buf[OUT_SIZE];
 static size_t out_off, out_len;
@@ -30,8 +33,25 @@ static al_pacing_t pacing = {.most = AL_PACING_DEFAULT, .slow_ns = AL_PACING_SLO
 /* On the way from a command's pipe into the channel: its bytes, then behind their header. Empty between calls. */
 static int held[2] = {-1, -1}, framed[2] = {-1, -1};
 
+/* The rest of a frame goes from the channel into its command's pipe without being copied here, where both are pipes.
+ * Returns whether something went. */
+static bool
+splice_in(void) {
+  if (coming.left < SPLICE_LEAST || in_len > 0 || is_port || no_splice_in) return false;
+  int to = al_stream_sink(coming.stream, coming.flags, coming.left);
+  if (to < 0) return false;
+  ssize_t moved = splice(0, NULL, to, NULL, coming.left, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+  no_splice_in = moved < 0 && errno == EINVAL;
+  if (moved <= 0) return false; /* whatever it was, reading finds it again */
+  coming.left -= (uint32_t) moved;
+  in_total += (uint64_t) moved;
+  al_stream_sunk(coming.stream, (uint32_t) moved);
+  return true;
+}
+
 int
 al_io_fill(void) {
+  if (splice_in()) return 1;
   if (in_off > 0) {
     memmove(in_buf, in_buf + in_off, in_len);
     in_off = 0;
@@ -47,14 +67,45 @@ al_io_fill(void) {
   return n < 0 && (errno == EAGAIN || errno == EINTR) ? -1 : 0;
 }
 
+/* Takes `n` bytes off the buffer. */
+static void
+taken(size_t n) {
+  in_off += n;
+  in_len -= n;
+}
+
+/* What has come of a large DATA frame, as a frame of its own. */
+static bool
+next_part(al_frame_t *f) {
+  uint32_t n = in_len < coming.left ? (uint32_t) in_len : coming.left;
+  *f = (al_frame_t) {.stream = coming.stream, .type = AL_F_DATA, .flags = coming.flags, .len = n, .payload = in_buf + in_off};
+  coming.left -= n;
+  in_total += n;
+  taken(n);
+  return n > 0;
+}
+
+/* Whether the frame that has begun is one that can be handed out in parts; then its header is done with. */
+static bool
+begin_part(void) {
+  const uint8_t *p = in_buf + in_off;
+  if (in_len < AL_FRAME_HEADER || p[4] != AL_F_DATA || is_port || no_splice_in) return false;
+  uint32_t stream = al_get32(p), len = al_get32(p + 8), missing = len - (uint32_t) (in_len - AL_FRAME_HEADER);
+  if (missing < SPLICE_LEAST || al_stream_sink(stream, p[5], len) < 0) return false;
+  coming.stream = stream, coming.left = len, coming.flags = p[5];
+  in_total += AL_FRAME_HEADER;
+  taken(AL_FRAME_HEADER);
+  return true;
+}
+
 bool
 al_io_next(al_frame_t *f) {
+  if (coming.left > 0) return next_part(f);
   const char *why = "malformed frame";
   int n = al_frame_parse(in_buf + in_off, in_len, f, &why);
-  if (n == AL_FRAME_MORE) return false;
+  if (n == AL_FRAME_MORE) return begin_part() && next_part(f);
   if (n < 0) al_stop_reject(AL_REJECT_PROTOCOL, why);
-  in_off += (size_t) n;
-  in_len -= (size_t) n;
+  taken((size_t) n);
   if (f->type != AL_F_ACK) in_total += (uint64_t) n;
   return true;
 }

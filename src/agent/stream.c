@@ -219,6 +219,21 @@ on_data(al_slot_t *s, const al_frame_t *f) {
   area_append(s, AL_WINDOW_DEFAULT, f->payload + done, f->len - done);
 }
 
+int
+al_stream_sink(uint32_t stream, uint8_t flags, uint32_t len) {
+  const al_slot_t *s = find(stream);
+  bool takes = s != NULL && s->state == AL_SLOT_RUN && flags == AL_SUB_STDIN && s->tty < 0 && !s->host_ended &&
+    s->area_len == 0 && len <= s->credit[AL_SUB_STDIN];
+  return takes ? s->fd[AL_SUB_STDIN] : -1;
+}
+
+void
+al_stream_sunk(uint32_t stream, uint32_t n) {
+  al_slot_t *s = find(stream);
+  s->credit[AL_SUB_STDIN] -= n;
+  s->eaten += n;
+}
+
 static void
 on_end(al_slot_t *s, const al_frame_t *f) {
   if (f->flags != AL_SUB_STDIN) al_stop_reject(AL_REJECT_PROTOCOL, "END of a sub-stream that is not stdin");
