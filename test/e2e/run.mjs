@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // SPDX-License-Identifier: Apache-2.0
-// Runs the real-VM tests one file after another: run.mjs [FILE...].
+// Runs the real-VM tests one file after another: run.mjs [FILE... | --without FILE...].
 // Last line: "e2e: N passed, N failed, N skipped".
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,14 +10,11 @@ import { spec } from "node:test/reporters";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const named = process.argv.slice(2);
-const files = (
-  named.length
-    ? named
-    : readdirSync(here)
-        .filter((f) => f.endsWith(".test.mjs"))
-        .sort()
-).map((f) => resolve(here, f));
+const args = process.argv.slice(2), without = args[0] === "--without" ? args.slice(1) : [];
+const named = without.length > 0 ? [] : args;
+const tests = readdirSync(here).filter((f) => f.endsWith(".test.mjs")).sort();
+for (const file of without) if (!tests.includes(file)) throw new Error(`there is no ${file} to leave out`);
+const files = (named.length ? named : tests.filter((f) => !without.includes(f))).map((f) => resolve(here, f));
 const FILE_MINUTES = 20;
 
 // The files' scratch folders lie in here, and go with it.
