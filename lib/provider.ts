@@ -59,7 +59,7 @@ function handleOf(lane: Lane, notice: (message: string) => void): IsolatedSandbo
  * import { run, claudeCode } from "@ai-hero/sandcastle";
  * import { lima } from "@agent-lane/provider-lima";
  *
- * await run({ agent: claudeCode("claude-sonnet-4-5"), sandbox: lima({ cpus: 4, memoryGiB: 8 }), prompt: "…" });
+ * await run({ agent: claudeCode("claude-sonnet-4-5"), sandbox: lima({ image: "agents", memoryGiB: 8 }), prompt: "…" });
  * ```
  *
  * @throws LaneError BAD_OPTION or UNKNOWN_OPTION, at once. What needs the machine (Lima, image, memory) fails in

@@ -174,11 +174,11 @@ static void
 check_kvm(doctor_t *d) {
   if (access("/dev/kvm", F_OK)) {
     say(d, "kvm", "skipped", "There is no /dev/kvm: lanes run in software emulation, which is several times slower.",
-      NULL);
+      "Switch virtualization on in the firmware, or nested virtualization where this machine is a VM itself.");
   } else if (access("/dev/kvm", R_OK | W_OK)) {
     say(d, "kvm", "skipped",
       "/dev/kvm is not open to you (group kvm?): lanes run in software emulation, which is several times slower.",
-      NULL);
+      "Join the group that may open it, such as `sudo usermod -aG kvm \"$USER\"`, and log in again.");
   } else {
     say(d, "kvm", "found",
       "/dev/kvm is open to you; it is used once the image's kernel has been seen to run under it.", NULL);

@@ -22,7 +22,8 @@
   X(HOME_TOO_LONG, -20004, "The path of Agent Lane's directory leaves no room for the names of sockets below it.", \
     "Use a shorter home (option home or AGENT_LANE_HOME): socket names have a fixed maximum length.") \
   X(LIMA_MISSING, -20005, "No limactl was found, or the one that was named cannot be run.", \
-    "Install Lima 2.2 or newer, or name limactl with the option limactlPath or AGENT_LANE_LIMACTL.") \
+    "Install Lima 2.2 or newer (https://lima-vm.io/docs/installation/; macOS: brew install lima), or name limactl with " \
+    "the option limactlPath or AGENT_LANE_LIMACTL.") \
   X(LIMA_TOO_OLD, -20006, "limactl is older than 2.2.0.", \
     "Upgrade Lima to 2.2.0 or newer.") \
   X(LIMA_UNKNOWN_VERSION, -20007, "limactl does not say a version that can be read.", \
@@ -32,9 +33,10 @@
   X(LIMA_FAILED, -20009, "limactl failed, or did not answer in time.", \
     "See the message of limactl above; `agent-lane doctor` checks the installation.") \
   X(QEMU_MISSING, -20010, "QEMU or qemu-img was not found.", \
-    "Install QEMU (Debian: qemu-system-x86 qemu-utils); `agent-lane doctor` says what is missing.") \
+    "Install QEMU (Debian: qemu-utils, and qemu-system-x86 or on arm64 qemu-system-arm).") \
   X(IMAGE_MISSING, -20011, "There is no guest image, or none of that name that fits this machine.", \
-    "Import an image first: `agent-lane image import DIR`.") \
+    "`agent-lane image import DIR` adds one that was built (the end of `agent-lane --help` shows how); `agent-lane image " \
+    "ls` shows what is there.") \
   X(IMAGE_CORRUPT, -20012, "A file of a stored image is not what was imported.", \
     "The stored image changed after import. `agent-lane image import DIR` replaces it.") \
   X(IMAGE_INVALID, -20013, "An image's manifest or one of its files breaks the format.", \
@@ -122,7 +124,7 @@
   X(INTERRUPTED, -20042, "The process is ending, so nothing new is started.", \
     "The process was asked to stop; start again.") \
   X(DESTROY_FAILED, -20043, "It could not be proven that the lane is gone.", \
-    "Run `agent-lane reap --force`; `agent-lane ls` shows what is left.") \
+    "Run `agent-lane reap`, which tries again; `agent-lane doctor` shows what is left, and why.") \
   X(NO_SUCH_LANE, -20044, "The registry has no such lane.", \
     "See `agent-lane ls` for the names.") \
   X(BAD_NAME, -20045, "That is no name of a lane.", \

@@ -3,7 +3,7 @@
 // The command agent-lane: parses, calls one command, turns errors into two lines and an exit status.
 import { CommanderError } from "commander";
 import { LaneError } from "../errors.js";
-import { complain, plain } from "./output.js";
+import { columnsOf, complain, plain, prose } from "./output.js";
 import { makeProgram } from "./program.js";
 
 /** `agent-lane ls | head -1`: the reader has gone, which is no error. A full disk is one. */
@@ -26,7 +26,7 @@ function unwritten(error: NodeJS.ErrnoException): LaneError {
 function watchWarnings(): void {
   process.removeAllListeners("warning");
   process.on("warning", ({ name, message }) => {
-    if (name === "AgentLaneWarning") process.stderr.write(`warning: ${plain(message)}\n`);
+    if (name === "AgentLaneWarning") process.stderr.write(`${prose("", `warning: ${plain(message)}`, columnsOf(process.stderr))}\n`);
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the command speaks: tables, colours where a terminal can show them, errors as two lines.
 import pc from "picocolors";
+import stringWidth from "string-width";
 import { asLaneError } from "../errors.js";
 
 /**
@@ -39,11 +40,29 @@ export function printLine(value: unknown): void {
   print(JSON.stringify(value).replace(UNSEEN, escaped));
 }
 
-const ANSI = /\x1b\[[0-9;]*m/g;
+/** Columns that a text takes: characters may take two or none, and colours none. */
+const width = (text: string): number => stringWidth(text);
 
-function width(text: string): number {
-  return text.replace(ANSI, "").length;
+/** How wide a terminal is; undefined where the stream is none. */
+export function columnsOf(stream: NodeJS.WriteStream): number | undefined {
+  return stream.isTTY === true ? stream.columns || 80 : undefined;
 }
+
+const characters = new Intl.Segmenter();
+
+/** At most so many columns of a text from its beginning. */
+function front(text: string, room: number): string {
+  let end = 0, used = 0;
+  for (const { segment } of characters.segment(text)) {
+    used += width(segment);
+    if (used > room) break;
+    end += segment.length;
+  }
+  return text.slice(0, end);
+}
+
+/** A text without colours in one line of at most so many columns. */
+export const clip = (text: string, room: number): string => (width(text) <= room ? text : `${front(text, room - 1)}…`);
 
 /** Control characters from elsewhere (a limactl's output, a row of the registry) must not drive the terminal. */
 export function plain(value: unknown): string {
@@ -52,15 +71,34 @@ export function plain(value: unknown): string {
   return text.replace(/[\x00-\x1f]/g, (c) => (c === "\n" ? " " : "?")).replace(UNSEEN, "?");
 }
 
-/** Lines of at most `room` columns, broken at blanks; a word that is longer than that stays whole. */
-export function wrap(text: string, room: number): string[] {
+/** Lines of at most `room` columns, broken at blanks. A word that is longer than that stays whole, unless `hard`. */
+export function wrap(text: string, room: number, { hard = false } = {}): string[] {
   const lines: string[] = [];
-  for (const word of text.split(" ")) {
+  for (let word of text.split(" ")) {
     const last = lines.at(-1);
-    if (last !== undefined && width(last) + 1 + width(word) <= room) lines[lines.length - 1] = `${last} ${word}`;
-    else lines.push(word);
+    if (last !== undefined && width(last) + 1 + width(word) <= room) {
+      lines[lines.length - 1] = `${last} ${word}`;
+      continue;
+    }
+    while (hard && width(word) > room) {
+      const part = front(word, room);
+      if (part === "") break;
+      lines.push(part);
+      word = word.slice(part.length);
+    }
+    lines.push(word);
   }
   return lines;
+}
+
+// With less than this a sentence is better broken by the terminal.
+const PROSE_LEAST = 16;
+
+/** Sentences for a terminal of so many columns: broken at blanks, below each other after what stands before them. Elsewhere as they are. */
+export function prose(before: string, text: string, columns: number | undefined): string {
+  const room = (columns ?? Infinity) - width(before);
+  if (width(text) <= room || room < PROSE_LEAST) return before + text;
+  return before + wrap(text, room).join(`\n${" ".repeat(width(before))}`);
 }
 
 // With less than this the last column would be a tower of single words.
@@ -79,7 +117,7 @@ function block(header: readonly string[], row: readonly string[], columns: numbe
 export function table(
   header: readonly string[],
   rows: readonly (readonly string[])[],
-  columns = process.stdout.isTTY === true ? process.stdout.columns : undefined,
+  columns = columnsOf(process.stdout),
 ): string {
   const widths = header.map((name, i) => Math.max(width(name), ...rows.map((row) => width(row[i] ?? ""))));
   const last = widths.length - 1;
@@ -90,7 +128,7 @@ export function table(
   const line = (cells: readonly string[]): string => {
     const front = cells.slice(0, last).map((cell, i) => cell + " ".repeat(Math.max(0, (widths[i] ?? 0) - width(cell)) + 2)).join("");
     const text = cells[last] ?? "";
-    const [first = "", ...more] = room === Infinity ? [text] : wrap(text, room);
+    const [first = "", ...more] = room === Infinity ? [text] : wrap(text, room, { hard: true });
     return [`${front}${first}`.trimEnd(), ...more.map((part) => " ".repeat(before) + part)].join("\n");
   };
   return [out.bold(line(header)), ...rows.map(line)].join("\n");
@@ -119,6 +157,7 @@ export function span(seconds: number): string {
 export function bytes(n: number): string {
   if (n >= 2 ** 30) return `${(n / 2 ** 30).toFixed(1)} GiB`;
   if (n >= 2 ** 20) return `${(n / 2 ** 20).toFixed(0)} MiB`;
+  if (n >= 10_000) return `${(n / 2 ** 10).toFixed(0)} KiB`;
   return `${n} B`;
 }
 
@@ -127,8 +166,8 @@ export function complain(thrown: unknown): void {
   const error = asLaneError(thrown);
   const lane = error.lane !== undefined && error.message.includes(error.lane) ? undefined : error.lane;
   const where = [lane, error.step && `step ${error.step}`].filter(Boolean).join(", ");
-  process.stderr.write(
-    `${err.red("error")} ${err.bold(error.code)}: ${plain(error.message)}${where === "" ? "" : ` (${where})`}\n`,
-  );
-  if (error.cure !== "") process.stderr.write(`cure: ${plain(error.cure)}\n`);
+  const columns = columnsOf(process.stderr);
+  const what = `${err.red("error")} ${err.bold(error.code)}: ${plain(error.message)}${where === "" ? "" : ` (${where})`}`;
+  process.stderr.write(`${prose("", what, columns)}\n`);
+  if (error.cure !== "") process.stderr.write(`${prose("", `cure: ${plain(error.cure)}`, columns)}\n`);
 }

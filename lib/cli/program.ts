@@ -2,7 +2,7 @@
 // The command as a tree of commander's: what main.ts runs, and what the man page, docs/CLI.md and the completions are made of.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Command } from "commander";
+import type { Command } from "commander";
 import { packageDir } from "../native.js";
 import { addClose } from "./commands/close.js";
 import { addCompletion, addNames } from "./commands/completion.js";
@@ -20,6 +20,7 @@ import { addRun } from "./commands/run.js";
 import { addRuns, addVerifyManifest } from "./commands/runs.js";
 import { addShell } from "./commands/shell.js";
 import { addVerify } from "./commands/verify.js";
+import { FittingCommand, pointAtHelp } from "./help.js";
 
 export const DESCRIPTION = "Disposable Linux VMs for coding agents: run commands in them, look after lanes, images and this machine.";
 
@@ -81,12 +82,11 @@ export function version(): string {
 }
 
 export function makeProgram(where = packageDir): Command {
-  const program = new Command("agent-lane")
+  const program = new FittingCommand("agent-lane")
     .description(DESCRIPTION)
     .version(version())
     .allowExcessArguments(false)
     .enablePositionalOptions()
-    .showHelpAfterError("(agent-lane --help shows how)")
     .addHelpText("after", epilogue(where))
     .exitOverride();
   // Subcommands copy these settings when they are made, so this comes after exitOverride.
@@ -94,5 +94,6 @@ export function makeProgram(where = packageDir): Command {
   for (const add of all) add(program);
   addCompletion(program);
   addNames(program);
+  pointAtHelp(program);
   return program;
 }

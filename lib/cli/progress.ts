@@ -3,7 +3,7 @@
 import { stripVTControlCharacters } from "node:util";
 import type { LaneEvent } from "../events.js";
 import { duration, lineOf, wordsOfEvent, type ReporterChoice } from "../reporter.js";
-import { errColours, plain } from "./output.js";
+import { clip, columnsOf, errColours, plain, prose } from "./output.js";
 
 const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
 const TICK_MS = 120;
@@ -58,7 +58,10 @@ export class Waiting {
   say(text: string): void {
     if (this.#shown) this.#stream.write("\r\x1b[K");
     this.#shown = false;
-    this.#stream.write(`${text}\n`);
+    const columns = columnsOf(this.#stream);
+    // What begins with blanks is a command to copy, or has columns of its own.
+    const lines = text.split("\n").map((line) => (line.startsWith(" ") ? line : prose("", line, columns)));
+    this.#stream.write(`${lines.join("\n")}\n`);
     if (this.#timer !== undefined) this.#draw();
   }
 
@@ -68,9 +71,8 @@ export class Waiting {
     const frame = FRAMES[(this.#frame = (this.#frame + 1) % FRAMES.length)] ?? "";
     const time = duration(ms);
     // The last column stays free: a full line would wrap, and the next one could not write over it.
-    const room = Math.max(10, (this.#stream.columns || 80) - time.length - 5);
-    const text = plain(this.#text);
-    const short = text.length > room ? `${text.slice(0, room - 1)}…` : text;
+    const room = Math.max(1, (columnsOf(this.#stream) ?? 80) - time.length - 4);
+    const short = clip(plain(this.#text), room);
     this.#stream.write(`\r\x1b[K${errColours.cyan(frame)} ${short} ${errColours.dim(time)}`);
     this.#shown = true;
   }

@@ -41,10 +41,12 @@ const OPTIONS: Readonly<Record<string, Kind>> = {
 function addedHelp(command: Command): string {
   let said = "";
   const { writeOut, writeErr, ...rest } = command.configureOutput();
-  command.configureOutput({ ...rest, writeOut: (text) => (said += text), writeErr: (text) => (said += text) });
+  // As where there is no terminal: documents must not depend on who makes them.
+  command.configureOutput({ ...rest, getOutHelpWidth: () => undefined as unknown as number, writeOut: (text) => (said += text), writeErr: (text) => (said += text) });
   command.outputHelp();
+  const added = said.slice(command.helpInformation().length).replace(/^\n+|\s+$/g, "");
   command.configureOutput({ ...rest, ...(writeOut === undefined ? {} : { writeOut }), ...(writeErr === undefined ? {} : { writeErr }) });
-  return said.slice(command.helpInformation().length).replace(/^\n+|\s+$/g, "");
+  return added;
 }
 
 /** The tree below `command`; hidden commands and options are not in it. */

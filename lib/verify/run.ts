@@ -56,10 +56,10 @@ async function judged(check: Check, scene: Scene, signal: AbortSignal): Promise<
   try {
     return await Promise.race([check.run(scene), late, stopped]);
   } catch (thrown) {
-    const { code, message } = asLaneError(thrown);
+    const { code, message, cure } = asLaneError(thrown);
     // On vz there is no policy for the network to be put under: the product refuses it, which is no proof either way.
     if (code === "NETWORK_UNENFORCEABLE") return cannotBe('network: "none" cannot be enforced on this system, and is refused');
-    return notRun(`it ended with ${code}`, [message]);
+    return notRun(`it ended with ${code}`, cure === "" ? [message] : [message, `cure: ${cure}`]);
   } finally {
     signal.removeEventListener("abort", stop);
   }

@@ -113,7 +113,7 @@ describe("doctor", () => {
     expect(status).toBe(1);
     expect(out).toMatch(/^requirement +status +detail\n/);
     expect(out).toMatch(/\nlimactl: Install Lima/);
-    expect(out).toMatch(/\nimage: Import an image first/);
+    expect(out).toMatch(/\nimage: `agent-lane image import DIR`/);
   });
 });
 

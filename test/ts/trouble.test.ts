@@ -103,7 +103,7 @@ describe("a create that fails and cannot be cleaned up", () => {
     expect(r.said["error"]).toMatchObject({ code: "START_FAILED", step: "boot" });
     const { message, cure } = r.said["error"] as { message: string; cure: string };
     expect(message).toMatch(/no such luck.*then it could not be removed: .*agent-lane-/);
-    expect(cure).toMatch(/doctor.*reap --force/);
+    expect(cure).toMatch(/doctor.*agent-lane reap`/);
     expect(r.said["next"]).toMatchObject({ code: "START_FAILED" });
     expect(s.left()).toEqual([]);
   });

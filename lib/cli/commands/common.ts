@@ -13,9 +13,10 @@ export interface CommonOptions {
 
 /**
  * A path on the command line: relative ones mean the current directory; an empty one, such as a variable that was never
- * set, is wrong usage.
+ * set, is wrong usage. Node has put U+FFFD where an argument is no UTF-8: that would be another file.
  */
 export function pathArgument(value: string): string {
+  if (value.includes("\ufffd")) throw new InvalidArgumentError("It must be UTF-8.");
   try {
     return hostPathOf("It", value);
   } catch (error) {
@@ -51,7 +52,7 @@ export function durationArgument(value: string): number {
 
 /** The shell leaves the ~ of --home=~/x as it is, so we know it as in AGENT_LANE_HOME. */
 function homeArgument(value: string): string {
-  return /^~(\/|$)/.test(value) ? value : pathArgument(value);
+  return /^~(\/|$)/.test(value) && !value.includes("\ufffd") ? value : pathArgument(value);
 }
 
 export function addCommon(command: Command, { limactl = false } = {}): Command {

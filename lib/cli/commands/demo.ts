@@ -11,7 +11,7 @@ import { duration } from "../../reporter.js";
 import { plantPost, token } from "../../verify/canary.js";
 import { processesNaming } from "../../verify/host.js";
 import { interruptible, type Interrupt } from "../interrupt.js";
-import { bytes, colours, plain, print, printJson } from "../output.js";
+import { bytes, colours, columnsOf, plain, print, printJson, prose } from "../output.js";
 import { LaneProgress } from "../progress.js";
 import { addCommon, type CommonOptions } from "./common.js";
 
@@ -66,7 +66,7 @@ class Demo {
     this.steps.push({ seconds, what, seen: plain(seen), ok });
     if (this.#options.json === true) return;
     const text = ok === null ? plain(seen) : ok ? colours.green(plain(seen)) : colours.red(plain(seen));
-    print(`${duration(seconds * 1000).padStart(9)}  ${what.padEnd(14)} ${text}`);
+    print(prose(`${duration(seconds * 1000).padStart(9)}  ${what.padEnd(14)} `, text, columnsOf(process.stdout)));
   }
 
   /** What a command of the guest's says, as one short line. */
@@ -167,7 +167,8 @@ async function demo(options: DemoOptions): Promise<void> {
     const ok = await show.run();
     process.exitCode = ok ? 0 : 1;
     if (options.json === true) return printJson({ ok, network: options.network, steps: show.steps });
-    print(ok ? "\nThat is what the guest says, which proves nothing: agent-lane verify attacks a lane and counts what this machine saw." : `\n${colours.red("Something is not as it should be")}: agent-lane verify looks closer.`);
+    const last = ok ? "That is what the guest says, which proves nothing: agent-lane verify attacks a lane and counts what this machine saw." : `${colours.red("Something is not as it should be")}: agent-lane verify looks closer.`;
+    print(`\n${prose("", last, columnsOf(process.stdout))}`);
   });
 }
 

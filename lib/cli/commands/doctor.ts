@@ -7,7 +7,7 @@ import { engine } from "../../engine.js";
 import { packageDir } from "../../native.js";
 import { outsideDangers } from "../../outside.js";
 import { waited } from "../progress.js";
-import { colours, plain, print, printJson, table } from "../output.js";
+import { colours, columnsOf, plain, print, printJson, prose, table } from "../output.js";
 import { addCommon, common, type CommonOptions } from "./common.js";
 
 interface Check {
@@ -78,7 +78,7 @@ export function addDoctor(program: Command): void {
       );
       const cures = report.checks.filter((c) => c.status !== "found" && plain(c.cure) !== "");
       if (cures.length > 0) print("");
-      for (const c of cures) print(`${colours.bold(plain(c.name))}: ${plain(c.cure)}`);
+      for (const c of cures) print(prose("", `${colours.bold(plain(c.name))}: ${plain(c.cure)}`, columnsOf(process.stdout)));
       if (report.ok) print(`\n${colours.green("Everything that is needed is here.")}`);
     });
 }

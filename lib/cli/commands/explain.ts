@@ -7,7 +7,7 @@ import { resolveOptions } from "../../options.js";
 import { outsideDangers } from "../../outside.js";
 import { reachNow, reachText } from "../../reach.js";
 import { enforcedTable } from "../manifest.js";
-import { colours, plain, print, printJson } from "../output.js";
+import { colours, columnsOf, plain, print, printJson, prose } from "../output.js";
 import { addCommon } from "./common.js";
 import { addLaneOptions, laneOptionsOf } from "./lane-options.js";
 
@@ -39,11 +39,12 @@ async function explain(command: Command, json: boolean): Promise<void> {
   const reach = options.network === "open" ? reachNow() : null;
   if (json) return printJson({ enforced, reach, repository });
   print(enforcedTable(enforced));
-  if (reach !== null) print(`\n${colours.yellow('network "open"')} reaches ${plain(reachText(reach))}.`);
+  const columns = columnsOf(process.stdout);
+  if (reach !== null) print(`\n${prose("", `${colours.yellow('network "open"')} reaches ${plain(reachText(reach))}.`, columns)}`);
   const dangers = (repository ?? []).filter(({ danger }) => danger);
   if (dangers.length === 0) return;
   print(`\n${colours.bold("In this repository")}`);
-  for (const { what, detail, cure } of dangers) print(`${colours.yellow(what)}: ${plain(detail)}\n  cure: ${plain(cure)}`);
+  for (const { what, detail, cure } of dangers) print(`${prose("", `${colours.yellow(what)}: ${plain(detail)}`, columns)}\n${prose("  ", `cure: ${plain(cure)}`, columns)}`);
 }
 
 export function addExplain(program: Command): void {

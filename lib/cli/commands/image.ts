@@ -212,7 +212,8 @@ const KEY = "a public key of minisign, or its file: refuse images that no such k
 const JSON_OBJECT = "print one JSON object";
 
 export function addImage(program: Command): void {
-  const image = program.command("image").description("the guest images of the store");
+  const image = program.command("image").description("build, store and look after guest images");
+  image.addHelpText("after", "\nExamples:\n  agent-lane image ls\n  agent-lane image import DIR\n  agent-lane image import --help");
   addImageBuild(image);
   addImagePrepare(image);
   addCommon(image.command("import"))

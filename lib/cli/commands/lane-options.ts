@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of lima() as options of a command, made from the one table of them.
 import type { Command } from "commander";
-import { Option } from "commander";
+import { InvalidArgumentError, Option } from "commander";
+import { asLaneError } from "../../errors.js";
 import { OPTIONS, type LimaOptions, type OptionName, type OptionSpec } from "../../options.js";
 import { sizeArgument } from "./common.js";
 
@@ -33,7 +34,18 @@ function valueOf(spec: OptionSpec, word: string, before: unknown): unknown {
   return word === "true" || word === "false" ? word === "true" : word;
 }
 
-/** For the help and the completion; what is given is checked where lima()'s options are. */
+/** The value, when lima() would take it. */
+function checkedValue(spec: OptionSpec, word: string, before: unknown): unknown {
+  const value = valueOf(spec, word, before);
+  try {
+    spec.rule.check("It", value);
+  } catch (error) {
+    throw new InvalidArgumentError(`${asLaneError(error).message.replace(/, not a string$/, "")}.`);
+  }
+  return value;
+}
+
+/** For the help and the completion. */
 function choicesOf({ boundsText }: OptionSpec): string[] | undefined {
   if (boundsText === "true or false") return ["true", "false"];
   const words = [...boundsText.matchAll(/`"(\w+)"`/g)].map((m) => m[1] ?? "");
@@ -44,7 +56,7 @@ function choicesOf({ boundsText }: OptionSpec): string[] | undefined {
 export function addLaneOptions(command: Command, without: readonly OptionName[] = []): Command {
   for (const spec of OPTIONS.filter(({ name }) => !NOT_HERE.includes(name) && !without.includes(name))) {
     const doc = `${(WORDS[spec.name] ?? spec.doc).replaceAll("`", "")} (default: ${spec.defaultText.replaceAll("`", "")})`;
-    const option = new Option(`--${kebab(spec.name)} <value>`, doc).argParser((word, before) => valueOf(spec, word, before));
+    const option = new Option(`--${kebab(spec.name)} <value>`, doc).argParser((word, before) => checkedValue(spec, word, before));
     const words = choicesOf(spec);
     if (words !== undefined) option.argChoices = words;
     command.addOption(option);
@@ -52,7 +64,7 @@ export function addLaneOptions(command: Command, without: readonly OptionName[] 
   return command;
 }
 
-/** Those that were given. Their values are checked where lima()'s are: resolveOptions. */
+/** Those that were given. What they must be together is checked where lima()'s are: resolveOptions. */
 export function laneOptionsOf(command: Command): LimaOptions {
   const given = command.opts<Record<string, unknown>>();
   const { home, limactl } = given as { home?: string; limactl?: string };

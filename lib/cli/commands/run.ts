@@ -300,6 +300,6 @@ command cannot be run; 127 there is no such command; 130, 143, 129 ended by SIGI
 Examples:
   agent-lane run -- npm test
   agent-lane run --network none --cpus 2 --memory-gib 2 -- sh -c 'make && make check'
-  agent-lane run -e ANTHROPIC_API_KEY --timeout 30m --patch fix.patch -- claude -p "fix the failing test"
+  agent-lane run --image agents -e ANTHROPIC_API_KEY --timeout 30m -- claude -p "fix the failing test"
   agent-lane run --no-copy -- bash
   git diff main | agent-lane run -- wc -l`;

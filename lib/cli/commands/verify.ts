@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent-lane verify: starts a fresh lane and attacks the boundary from inside and beside; says what held.
-import { Option, type Command } from "commander";
+import { InvalidArgumentError, Option, type Command } from "commander";
 import { fails, type Answer, type Finding } from "../../verify/answers.js";
-import { choose, CHECKS, verify, type Report } from "../../verify/run.js";
+import { CHECKS, verify, type Report } from "../../verify/run.js";
 import { interruptible } from "../interrupt.js";
-import { colours, plain, print, printJson, table } from "../output.js";
+import { colours, columnsOf, plain, print, printJson, prose, table } from "../output.js";
+import { livePossible, Waiting } from "../progress.js";
 import { addCommon, type CommonOptions } from "./common.js";
 
 interface VerifyOptions extends CommonOptions {
@@ -23,6 +24,11 @@ function coloured(answer: Answer, excused: boolean): string {
   return answer === "open" || excused ? colours.yellow(answer) : colours.red(answer);
 }
 
+function checkArgument(id: string, before: readonly string[] = []): readonly string[] {
+  if (!CHECKS.some((check) => check.id === id)) throw new InvalidArgumentError("There is no such check.");
+  return [...before, id];
+}
+
 const rowOf = (f: Finding): string[] => [f.id, coloured(f.answer, f.excused !== undefined), plain(f.seen)];
 
 function summary({ summary: s, findings, network, seconds }: Report): string {
@@ -31,22 +37,31 @@ function summary({ summary: s, findings, network, seconds }: Report): string {
   return `${findings.length} checks of network "${network}" in ${seconds} s: ${counts}; ${verdict}`;
 }
 
-const onTerminal = (): boolean => process.stderr.isTTY === true && process.env["TERM"] !== "dumb";
-
-/** What is being done, on stderr; in one line that the next one replaces where there is a terminal. */
-function progress(text: string): void {
-  process.stderr.write(onTerminal() ? `\r\x1b[K${plain(text)}` : `${plain(text)}\n`);
+/** What failed, with what was tried. Checks that ended for the same reason, such as a lane that did not start, have it once. */
+function reasons(bad: readonly Finding[], columns: number | undefined): string[] {
+  const groups = new Map<string, Finding[]>();
+  for (const f of bad) {
+    const key = f.answer === "not run" && (f.details ?? []).length > 0 ? JSON.stringify([f.seen, f.details]) : f.id;
+    groups.set(key, [...(groups.get(key) ?? []), f]);
+  }
+  return [...groups.values()].map((group) => {
+    const [first] = group as [Finding, ...Finding[]];
+    const names = colours.bold(group.map(({ id }) => id).join(", "));
+    const head = group.length === 1 ? `${names}: tried: ${plain(first.tried)}` : `${names}: ${plain(first.seen)}`;
+    return [prose("", head, columns), ...(first.details ?? []).map((d) => prose("  ", plain(d), columns))].join("\n");
+  });
 }
 
-const wipe = (): void => void (onTerminal() && process.stderr.write("\r\x1b[K"));
-
 async function run(options: VerifyOptions): Promise<void> {
-  choose(options.only);
+  const live = livePossible(), waiting = new Waiting();
+  /** What is being done, on stderr; in one line that the next one replaces where there is a terminal. */
+  const progress = (text: string): void => (live ? waiting.on(text) : waiting.say(plain(text)));
   await interruptible(async (interrupt) => {
     interrupt.endsBySignal();
     let shown = false;
     const keep = async (report: Report, lane: string, dir: string): Promise<void> => {
       shown = true;
+      waiting.off();
       show(report, options.json === true);
       process.stderr.write(`${lane} is kept, with the canaries in ${dir}, until Ctrl-C or an hour has gone: agent-lane shell ${lane}\n`);
       await new Promise<void>((resolve) => {
@@ -62,20 +77,20 @@ async function run(options: VerifyOptions): Promise<void> {
       say: progress,
       told: (f) => progress(`${f.id}: ${f.answer}`),
       ...(options.keep === true ? { keep } : {}),
-    });
+    }).finally(() => waiting.off());
     if (!shown) show(report, options.json === true);
   });
 }
 
 function show(report: Report, json: boolean): void {
-  wipe();
   if (!report.summary.ok) process.exitCode = 1;
   if (json) return printJson(report);
   print(table(["check", "answer", "seen"], report.findings.map(rowOf)));
   const bad = report.findings.filter(fails);
   if (bad.length > 0) print("");
-  for (const f of bad) print(`${colours.bold(f.id)}: tried: ${plain(f.tried)}${(f.details ?? []).map((d) => `\n  ${plain(d)}`).join("")}`);
-  print(`\n${summary(report)}`);
+  const columns = columnsOf(process.stdout);
+  for (const text of reasons(bad, columns)) print(text);
+  print(`\n${prose("", summary(report), columns)}`);
 }
 
 export function addVerify(program: Command): void {
@@ -86,7 +101,7 @@ export function addVerify(program: Command): void {
     .addOption(new Option("--accelerator <accelerator>", "as of lima()").choices(["auto", "tcg"]).default("auto"))
     .addOption(new Option("--transport <transport>", "as of lima()").choices(["auto", "shell", "port"]).default("auto"))
     .option("--allow-unknown-lima", "accept a limactl whose version cannot be read")
-    .option("--only <checks...>", `only these checks: ${CHECKS.map((c) => c.id).join(", ")}`)
+    .option("--only <checks...>", `only these checks: ${CHECKS.map((c) => c.id).join(", ")}`, checkArgument)
     .option("--keep", "keep the lane that attacked, and the canaries, until Ctrl-C")
     .option("--json", "print one JSON object: versions, each check with what was tried and seen, summary")
     .addHelpText(
