@@ -38,7 +38,7 @@ export class Lane {
   readonly name: string;
   /** Absolute path of the worktree in the guest. */
   readonly worktreePath: string;
-  /** What the engine said about the lane when it was ready. */
+  /** What was known of the lane when it was ready: `image` (its id), `accelerator`, `network`, `home`, `manifest` (path of its run manifest) and more. */
   readonly facts: Readonly<Record<string, unknown>>;
 
   readonly #engine: Engine;
