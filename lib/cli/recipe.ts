@@ -123,6 +123,14 @@ async function runIn(helper: Helper, run: RecipeRun, out: string, files: Readonl
   } else await helper.take(`${helper.recipe}/updated.json`, out);
 }
 
+/** Where the store has no image yet, one can be built all the same. */
+function withoutImage(error: unknown): unknown {
+  if (!(error instanceof LaneError) || error.code !== "IMAGE_MISSING") return error;
+  const { code, message, step } = error;
+  const cure = "Without an image the recipe runs as root on Debian (image/build DIR), or in a cloud image: --helper FILE --sha256 DIGEST, see image/README.md.";
+  return new LaneError({ code, message, step, cure, cause: error });
+}
+
 /** A lane of an image of the store. */
 async function laneHelper(options: HelperOptions, signal: AbortSignal): Promise<Helper> {
   const lane = await createLane({
@@ -137,6 +145,8 @@ async function laneHelper(options: HelperOptions, signal: AbortSignal): Promise<
     ...(options.image === undefined ? {} : { image: options.image }),
     ...(options.home === undefined ? {} : { home: options.home }),
     ...(options.limactlPath === undefined ? {} : { limactlPath: options.limactlPath }),
+  }).catch((error: unknown) => {
+    throw options.image === undefined ? withoutImage(error) : error;
   });
   return {
     recipe: "/home/agent/recipe",

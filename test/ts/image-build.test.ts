@@ -7,6 +7,7 @@ import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { stages } from "./support/stages.js";
 
 const root = join(import.meta.dirname, "..", "..");
 const main = join(root, "dist", "cli", "main.js");
@@ -70,6 +71,21 @@ describe("usage", () => {
     expect(status).toBe(1);
     expect(err).toContain("--update");
   });
+});
+
+const stage = stages();
+
+it("where the store has no image, the cure says how the first one is made", { timeout: 100_000 }, async () => {
+  const s = stage();
+  s.addCommand();
+  const { said, err } = await s.run(`
+    import { spawnSync } from "node:child_process";
+    const argv = [new URL("cli/main.js", PACKAGE).pathname, "image", "build", "--in-lane", "--home", OPTIONS.home, "--limactl", OPTIONS.limactlPath];
+    const of = (...more) => { const r = spawnSync(process.execPath, [...argv, ...more], { encoding: "utf8" }); return [r.status, r.stderr]; };
+    report("none", of());
+    report("named", of("--helper-image", "mine"));`);
+  expect(said["none"], err).toEqual([1, expect.stringMatching(/\nerror IMAGE_MISSING: .*\ncure: Without an image .* --helper FILE /)]);
+  expect(said["named"], err).toEqual([1, expect.stringMatching(/\nerror IMAGE_MISSING: .*mine.*\ncure: `agent-lane image import DIR`/)]);
 });
 
 describe.skipIf(!recipeRuns)("the recipe on this machine", () => {
