@@ -81,9 +81,9 @@ ${[...grouped(places.filter(([w]) => !w.endsWith(" *"))), ...grouped(places.filt
   esac
 }
 _agent_lane_offers() {
-  commands= options=
+  below= flags=
   case $where in
-${offers.map(([where, commands, options]) => `    ${where === "" ? "''" : where}) commands=${quoted(commands)} options=${quoted(options)} ;;`).join("\n")}
+${offers.map(([where, commands, options]) => `    ${where === "" ? "''" : where}) below=${quoted(commands)} flags=${quoted(options)} ;;`).join("\n")}
   esac
 }
 `;
@@ -92,44 +92,44 @@ ${offers.map(([where, commands, options]) => `    ${where === "" ? "''" : where}
 function bash(tree: CommandNode): string {
   return `# bash completion of agent-lane. To have it: eval "$(agent-lane completion bash)" in ~/.bashrc
 ${common(tree)}_agent_lane() {
-  local current=\${COMP_WORDS[COMP_CWORD]} before=("\${COMP_WORDS[@]:1:COMP_CWORD-1}") where place kind commands options
+  local current=\${COMP_WORDS[COMP_CWORD]} before=("\${COMP_WORDS[@]:1:COMP_CWORD-1}") where place kind below flags
   _agent_lane_where
   _agent_lane_offers
   COMPREPLY=()
   case $kind in
-    options) COMPREPLY=($(compgen -W "$options" -- "$current")) ;;
+    options) COMPREPLY=($(compgen -W "$flags" -- "$current")) ;;
     '='*) COMPREPLY=($(compgen -W "\${kind#=}" -- "$current")) ;;
     lane | image | run) COMPREPLY=($(compgen -W "$("\${COMP_WORDS[0]}" ${NAMES_COMMAND} "$kind" 2>/dev/null)" -- "$current")) ;;
     dir) compopt -o dirnames ;;
     file) compopt -o default ;;
     command) if [ "$place" = 0 ]; then COMPREPLY=($(compgen -c -- "$current")); else compopt -o default; fi ;;
     none) ;;
-    *) COMPREPLY=($(compgen -W "$commands" -- "$current")) ;;
+    *) COMPREPLY=($(compgen -W "$below" -- "$current")) ;;
   esac
 }
 complete -F _agent_lane agent-lane
 `;
 }
 
+/** zsh's own functions rely on its options, and on parameters that it has: $commands and $options must stay what they are. */
 function zsh(tree: CommandNode): string {
   return `#compdef agent-lane
 # zsh completion of agent-lane. To have it: agent-lane completion zsh >"\${fpath[1]}/_agent-lane", or eval "$(agent-lane completion zsh)" after compinit
 ${common(tree)}_agent_lane() {
-  setopt localoptions shwordsplit
-  local current=\${words[CURRENT]} where place kind commands options program=\${words[1]}
+  local current=\${words[CURRENT]} where place kind below flags program=\${words[1]}
   local -a before
   before=("\${(@)words[2,CURRENT-1]}")
   _agent_lane_where
   _agent_lane_offers
   case $kind in
-    options) compadd -- $options ;;
-    '='*) compadd -- \${kind#=} ;;
-    lane | image | run) compadd -- $("$program" ${NAMES_COMMAND} "$kind" 2>/dev/null) ;;
+    options) compadd -- \${=flags} ;;
+    '='*) compadd -- \${=kind#=} ;;
+    lane | image | run) compadd -- \${(f)"$("$program" ${NAMES_COMMAND} "$kind" 2>/dev/null)"} ;;
     dir) _files -/ ;;
     file) _files ;;
     command) if [ "$place" = 0 ]; then _command_names -e; else _files; fi ;;
     none) ;;
-    *) compadd -- $commands ;;
+    *) compadd -- \${=below} ;;
   esac
 }
 if [ "$funcstack[1]" = _agent-lane ]; then _agent_lane "$@"; else compdef _agent_lane agent-lane; fi
@@ -144,7 +144,7 @@ function fish(tree: CommandNode): string {
     if (typeof kind !== "string") return `-x -a ${text(kind.join(" "))}`;
     if (kind === "lane" || kind === "image" || kind === "run") return `-x -a '(agent-lane ${NAMES_COMMAND} ${kind} 2>/dev/null)'`;
     if (kind === "dir") return "-x -a '(__fish_complete_directories)'";
-    if (kind === "command") return "-x -a '(__fish_complete_subcommand)'";
+    if (kind === "command") return "-x -a '(__agent_lane_inner_words)'";
     return kind === "file" ? "-r -F" : "-x";
   };
   const lines = nodes.flatMap((n) => {
@@ -163,29 +163,51 @@ function fish(tree: CommandNode): string {
   const values = tablesOf(tree).values.map(([where]) => text(where)).join(" ");
   const below = nodes.filter((n) => n.path.length > 0).map((n) => text(at(n))).join(" ");
   return `# fish completion of agent-lane. To have it: agent-lane completion fish >~/.config/fish/completions/agent-lane.fish
-function __agent_lane_at
+# Prints the command that is being written, such as /image/ls; or --, and the words of the guest's command so far.
+function __agent_lane_parse
     set -l where ""
     set -l pending
+    set -l rest
     for word in (commandline -opc)[2..-1]
+        if set -q rest[1]
+            printf '%s\\n' $word
+            continue
+        end
         if set -q pending[1]
             set pending
             continue
         end
         switch $word
             case --
-                return 1
+                set rest 1
+                printf '%s\\n' --
             case '-*'
                 contains -- "$where $word" ${values}; and set pending 1
             case '*'
                 if contains -- "$where/$word" ${below}
                     set where $where/$word
                 else if test "$where" = /run
-                    return 1
+                    set rest 1
+                    printf '%s\\n' -- $word
                 end
         end
     end
-    test "$where" = "$argv[1]"
+    set -q rest[1]; or printf '%s\\n' $where
 end
+function __agent_lane_at
+    set -l said (__agent_lane_parse)
+    test "$said[1]" = "$argv[1]"
+end
+function __agent_lane_inner
+    set -l said (__agent_lane_parse)
+    test "$said[1]" = --
+end
+function __agent_lane_inner_words
+    set -l said (__agent_lane_parse)
+    set -l line (string escape -- $said[2..-1]) (commandline -ct)
+    complete -C (string join ' ' -- $line)
+end
+complete -c agent-lane -n __agent_lane_inner -x -a '(__agent_lane_inner_words)'
 complete -c agent-lane -f
 ${lines.join("\n")}
 `;

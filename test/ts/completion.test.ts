@@ -73,7 +73,7 @@ describe("bash", () => {
   });
 
   it("every option of every command is offered where it belongs", () => {
-    const nodes = flat(treeOf(makeProgram())), script = `source ./bash\nfor where in "$@"; do _agent_lane_offers; printf '%s:%s\\n' "$where" "$options"; done`;
+    const nodes = flat(treeOf(makeProgram())), script = `source ./bash\nfor where in "$@"; do _agent_lane_offers; printf '%s:%s\\n' "$where" "$flags"; done`;
     const out = execFileSync("bash", ["-c", script, "bash", ...nodes.map(({ path }) => path.map((n) => `/${n}`).join(""))], { cwd: dir, encoding: "utf8" });
     expect(out.trim().split("\n").map((l) => l.split(":")[1]?.split(" ").filter((w) => w.startsWith("--")))).toEqual(nodes.map((n) => n.options.map((o) => o.long)));
   });
@@ -109,6 +109,37 @@ describe("bash", () => {
 });
 
 describe.skipIf(!has("zsh"))("zsh", () => {
+  // With zsh's own functions for files and commands, which need its parameters and options as they are.
+  it("a Tab on a terminal writes the rest", async () => {
+    const s = stages()();
+    s.addCommand();
+    const r = await s.run(`${PTY_KIT}
+      import { mkdirSync, writeFileSync, chmodSync } from "node:fs";
+      const bin = OPTIONS.home + "/bin-completion";
+      mkdirSync(bin + "/files/folder", { recursive: true });
+      writeFileSync(bin + "/files/fine.tar", "");
+      const main = "'" + process.execPath + "' '" + new URL("cli/main.js", PACKAGE).pathname + "'";
+      writeFileSync(bin + "/agent-lane", "#!/bin/sh\\ncase $1 in completion) exec " + main + ' "$@" ;; __names) echo "agent-lane-0-$2" ;; *) echo "GOT:$*:" ;; esac\\n');
+      chmodSync(bin + "/agent-lane", 0o755);
+      const pty = new Pty(24, 120, ["zsh", "-f"], { PATH: bin + ":" + process.env.PATH, TERM: "dumb", HOME: bin, ZDOTDIR: bin });
+      await pty.sees("% ");
+      pty.type('autoload -U compinit; compinit -u -D; agent-lane completion zsh >_agent-lane; eval "$(agent-lane completion zsh)"; cd ' + bin + '/files; echo RE""ADY\\r');
+      await pty.sees("READY");
+      const gets = async (typed, got) => { pty.type(typed + "\\t\\r"); await pty.sees("GOT:" + got + ":"); };
+      await gets("agent-lane verify-m", "verify-manifest");
+      await gets("agent-lane ls --js", "ls --json");
+      await gets("agent-lane run --network o", "run --network open");
+      await gets("agent-lane close agent-lane-0", "close agent-lane-0-lane");
+      await gets("agent-lane cp fi", "cp fine.tar");
+      await gets("agent-lane ls --home fo", "ls --home folder");
+      await gets("agent-lane run -- sha256su", "run -- sha256sum");
+      pty.type("exit\\r");
+      report("code", (await pty.event("ended")).code);
+    `);
+    expect(r.err).toBe("");
+    expect(r.said).toEqual({ code: 0 });
+  });
+
   it("reads it without a word", () => expect(spawnSync("zsh", ["-n", join(dir, "zsh")], { encoding: "utf8" })).toMatchObject({ status: 0, stderr: "" }));
   it.each(CASES)("%s", (line, some, none = []) => {
     const script = `compdef() { :; }; source ./zsh; compadd() { shift; print -l -- "$@"; }; _files() { :; }; _command_names() { :; }
@@ -128,6 +159,21 @@ describe.skipIf(!has("fish"))("fish", () => {
     const words = out.split("\n").map((l) => l.split("\t")[0]!).filter(Boolean);
     expect(words).toEqual(expect.arrayContaining(some));
     expect(words.filter((w) => none.includes(w))).toEqual([]);
+  });
+});
+
+describe.skipIf(!has("fish"))("fish, beyond our own words", () => {
+  it.each([
+    ["agent-lane cp f", ["fine.tar", "folder/"]],
+    ["agent-lane ls --home f", ["folder/"]],
+    ["agent-lane logs -n ", []],
+    ["agent-lane run -- ech", ["echo"]],
+    ["agent-lane run --cpus 2 ech", ["echo"]],
+    ["agent-lane shell -- ech", ["echo"]],
+    ["agent-lane run cat f", ["fine.tar", "folder/"]],
+  ])("%s: %j", (line, words) => {
+    const out = execFileSync("fish", ["--no-config", "-c", `source ../fish; complete -C ${JSON.stringify(line)}`], { cwd: join(dir, "files"), encoding: "utf8", timeout: 20_000, env: { ...process.env, HOME: dir, PATH: `${dir}:${process.env["PATH"]}` } });
+    expect(out.split("\n").map((l) => l.split("\t")[0]!).filter(Boolean)).toEqual(words);
   });
 });
 
