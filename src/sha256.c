@@ -7,8 +7,9 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
-#if defined(__linux__)
+#if !defined(__ARM_FEATURE_SHA2) && __has_include(<sys/auxv.h>)
 #include <sys/auxv.h>
+#define ASK_AUXV 1
 #endif
 #endif
 
@@ -92,11 +93,11 @@ compress_sha(uint32_t state[8], const uint8_t *p, size_t blocks) {
   state[0] = first[3], state[1] = first[2], state[4] = first[1], state[5] = first[0];
   state[2] = second[3], state[3] = second[2], state[6] = second[1], state[7] = second[0];
 }
-#elif defined(__aarch64__) && (defined(__APPLE__) || defined(__linux__))
+#elif defined(__ARM_FEATURE_SHA2) || defined(ASK_AUXV)
 #define HAS_COMPRESS_SHA 1
 
-#if defined(__APPLE__)
-#define TARGET_SHA /* every Apple Silicon has them, and the compiler takes that for granted */
+#if defined(__ARM_FEATURE_SHA2)
+#define TARGET_SHA /* the compiler takes them for granted, as for Apple Silicon, which always has them */
 static int
 ask_for_sha(void) {
   return 1;
