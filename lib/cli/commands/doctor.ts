@@ -78,7 +78,10 @@ export function addDoctor(program: Command): void {
       );
       const cures = report.checks.filter((c) => c.status !== "found" && plain(c.cure) !== "");
       if (cures.length > 0) print("");
-      for (const c of cures) print(prose("", `${colours.bold(plain(c.name))}: ${plain(c.cure)}`, columnsOf(process.stdout)));
+      for (const cure of new Set(cures.map((c) => plain(c.cure)))) {
+        const names = cures.filter((c) => plain(c.cure) === cure).map((c) => plain(c.name));
+        print(prose("", `${colours.bold(names.join(", "))}: ${cure}`, columnsOf(process.stdout)));
+      }
       if (report.ok) print(`\n${colours.green("Everything that is needed is here.")}`);
     });
 }
