@@ -39,3 +39,21 @@ export async function interruptible(work: (interrupt: Interrupt) => Promise<void
     if (by !== undefined) process.exitCode = CODES[by];
   }
 }
+
+const LOOK_MS = 250;
+
+/** Until a signal has come, the time is over, or somebody else has ended the lane. */
+export function heldOpen(lane: { readonly closed: boolean }, signal: AbortSignal, ms: number): Promise<void> {
+  return new Promise((resolve) => {
+    const over = (): void => {
+      clearTimeout(end);
+      clearInterval(looks);
+      signal.removeEventListener("abort", over);
+      resolve();
+    };
+    const end = setTimeout(over, ms);
+    const looks = setInterval(() => (lane.closed ? over() : undefined), LOOK_MS);
+    signal.addEventListener("abort", over, { once: true });
+    if (signal.aborted) over();
+  });
+}

@@ -77,6 +77,11 @@ async function versionsOf(scene: Scene): Promise<Record<string, string>> {
   return { "agent-lane": version, lima: said(/^limactl$/), qemu: said(/^qemu-system/), node: process.version, host: `${platform()} ${release().replace(/^(\d+\.\d+).*/, "$1")} ${arch()}` };
 }
 
+export interface KeptLane {
+  readonly name: string;
+  readonly closed: boolean;
+}
+
 export interface RunOptions {
   readonly choice: LaneChoice;
   readonly only?: readonly string[] | undefined;
@@ -85,7 +90,7 @@ export interface RunOptions {
   readonly say: (text: string) => void;
   readonly told?: (finding: Finding) => void;
   /** Waits until whoever wants to look at the lane has seen enough. Without it the lane is closed at once. */
-  readonly keep?: (report: Report, lane: string, dir: string) => Promise<void>;
+  readonly keep?: (report: Report, lane: KeptLane, dir: string) => Promise<void>;
 }
 
 /** Runs the checks. What goes wrong becomes a finding: it never rejects once the choice is valid. */
@@ -106,7 +111,7 @@ export async function verify({ choice, only, signal, say, told, keep }: RunOptio
       told?.(finding);
     }
     const report = reportOf(scene, versions, findings, only === undefined ? "all" : checks.map((c) => c.id), began);
-    if (keep !== undefined && scene.started !== undefined && !signal.aborted) await keep(report, scene.started, scene.dir);
+    if (keep !== undefined && scene.started !== undefined && !signal.aborted) await keep(report, await scene.attacker(), scene.dir);
     return report;
   } finally {
     await scene.end();

@@ -160,6 +160,24 @@ async function inRepository(script: string, scenario: object = { guest: "agent" 
   return r.said as Record<string, never>;
 }
 
+it("--keep holds the lane until Ctrl-C, then makes the patch; or until somebody ends the lane", async () => {
+  const said = await inRepository(`
+    import { spawnSync } from "node:child_process";
+    const kept = async (...args) => {
+      const child = start(["--keep", "--patch", "k.patch", ...args, "--", "sh", "-c", "echo three >> a.txt; exit 3"]);
+      const name = await new Promise((ok) => { let err = ""; child.stderr.on("data", (d) => { err += d; const m = /(agent-lane-\\S+) is kept/.exec(err); if (m) ok(m[1]); }); });
+      return { child, name };
+    };
+    const one = await kept();
+    one.child.kill("SIGINT");
+    report("ctrl-c", [await one.child.ended, existsSync(REPO + "/k.patch")]);
+    const two = await kept("--no-patch");
+    const closed = spawnSync(process.execPath, [CLI, "close", two.name, "--home", OPTIONS.home, "--limactl", OPTIONS.limactlPath], { encoding: "utf8" });
+    report("closed", [closed.status, await two.child.ended]);`);
+  expect(said["ctrl-c"]).toEqual([expect.objectContaining({ code: 130, err: expect.stringMatching(/ is kept until Ctrl-C[^]*k\.patch: 1 file changed, \+1 -0/) }), true]);
+  expect(said["closed"]).toEqual([0, expect.objectContaining({ code: 3 })]);
+});
+
 it("takes what git lists, and nothing else; the changes come out as a patch that applies", async () => {
   const said = await inRepository(`
     report("in", await run(["--", "sh", "-c", "find . -path ./.git -prune -o ! -type d -print | sort; cat a.txt; readlink link; test -x run.sh && echo x; git log --format=%s; git status --porcelain; git remote; git stash list"]));

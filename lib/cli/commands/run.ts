@@ -11,7 +11,7 @@ import type { Lane } from "../../lane.js";
 import { resolveOptions, type OptionName } from "../../options.js";
 import { reachText, type Reach } from "../../reach.js";
 import { duration, type ReporterChoice } from "../../reporter.js";
-import { interruptible, type Interrupt } from "../interrupt.js";
+import { heldOpen, interruptible, type Interrupt } from "../interrupt.js";
 import { bytes, complain, errColours, plain } from "../output.js";
 import { summarise, takePatch, unpack } from "../patch.js";
 import { LaneProgress } from "../progress.js";
@@ -185,12 +185,7 @@ class Run {
 
   async #wait(lane: Lane): Promise<void> {
     process.stderr.write(`agent-lane: ${lane.name} is kept until Ctrl-C or an hour has gone: agent-lane shell ${lane.name}\n`);
-    const { signal } = this.#interrupt;
-    if (signal.aborted) return;
-    await new Promise<void>((resolve) => {
-      const end = setTimeout(resolve, KEEP_MINUTES * 60_000);
-      signal.addEventListener("abort", () => (clearTimeout(end), resolve()), { once: true });
-    });
+    await heldOpen(lane, this.#interrupt.signal, KEEP_MINUTES * 60_000);
   }
 
   async #take(lane: Lane, given: string, tree: Worktree | undefined): Promise<void> {

@@ -2,11 +2,14 @@
 // agent-lane verify: starts a fresh lane and attacks the boundary from inside and beside; says what held.
 import { InvalidArgumentError, Option, type Command } from "commander";
 import { fails, type Answer, type Finding } from "../../verify/answers.js";
-import { CHECKS, verify, type Report } from "../../verify/run.js";
-import { interruptible } from "../interrupt.js";
+import { CHECKS, verify, type KeptLane, type Report } from "../../verify/run.js";
+import { heldOpen, interruptible } from "../interrupt.js";
 import { colours, columnsOf, plain, print, printJson, prose, table } from "../output.js";
 import { livePossible, Waiting } from "../progress.js";
 import { addCommon, type CommonOptions } from "./common.js";
+
+// Some less than the lane's hour.
+const KEEP_MS = 3_500_000;
 
 interface VerifyOptions extends CommonOptions {
   readonly network: "open" | "none";
@@ -59,15 +62,12 @@ async function run(options: VerifyOptions): Promise<void> {
   await interruptible(async (interrupt) => {
     interrupt.endsBySignal();
     let shown = false;
-    const keep = async (report: Report, lane: string, dir: string): Promise<void> => {
+    const keep = async (report: Report, lane: KeptLane, dir: string): Promise<void> => {
       shown = true;
       waiting.off();
       show(report, options.json === true);
-      process.stderr.write(`${lane} is kept, with the canaries in ${dir}, until Ctrl-C or an hour has gone: agent-lane shell ${lane}\n`);
-      await new Promise<void>((resolve) => {
-        const end = setTimeout(resolve, 3_500_000);
-        interrupt.signal.addEventListener("abort", () => (clearTimeout(end), resolve()), { once: true });
-      });
+      process.stderr.write(`${lane.name} is kept, with the canaries in ${dir}, until Ctrl-C or an hour has gone: agent-lane shell ${lane.name}\n`);
+      await heldOpen(lane, interrupt.signal, KEEP_MS);
     };
     const { home, limactl, network, image, accelerator, transport, allowUnknownLima } = options;
     const report = await verify({
