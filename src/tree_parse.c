@@ -103,7 +103,10 @@ check_name(al_tree_t *t, al_err_t *err) {
   memcpy(t->path + at, t->name, n + 1);
   /* On the host such a name stands for what a copy has left, and the next copy would remove it. */
   if (al_tmp_name_is(t->name)) return refused(t, err, "the name of what a copy has not put in place is not copied");
-  return al_is_dotgit(t->name, n) ? refused(t, err, "what may be .git on the host is not copied") : 0;
+  if (!al_is_dotgit(t->name, n)) return 0;
+  int r = refused(t, err, "what may be .git on the host is not copied");
+  al_err_cure(err, "Copy out what lies beside it, or make a bundle of the repository in the guest (git bundle create) and copy that out.");
+  return r;
 }
 
 static int

@@ -41,6 +41,21 @@ al__xfer_tmp_name(char out[AL_TMP_NAME]) {
   return 0;
 }
 
+bool
+al__xfer_tmp_in(const char *path) {
+  for (const char *at = path;;) {
+    size_t n = strcspn(at, "/");
+    char name[AL_TMP_NAME];
+    if (n == sizeof name - 1) {
+      memcpy(name, at, n);
+      name[n] = 0;
+      if (al_tmp_name_is(name)) return true;
+    }
+    if (!at[n]) return false;
+    at += n + 1;
+  }
+}
+
 int
 al__pipe_init(uv_loop_t *loop, al_pipe_t *p, uv_async_cb cb) {
   memset(p, 0, sizeof *p);

@@ -63,8 +63,8 @@ typedef struct al_xfer_limits_s {
 int
 al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const char *const *ignore,
   const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err);
-/* One regular file to the absolute host_path. The root is the nearest ancestor of host_path with a .git entry, else
- * `root` (then host_path must be below it), else the deepest existing parent. The root is resolved once; below it no
+/* One regular file to the absolute host_path, which must be below `root` unless that is NULL. Its own root is the nearest
+ * of its ancestors that is `root` or has a .git entry, else the deepest existing parent. That is resolved once; below it no
  * link is followed and missing parents are made; a `.git` component is refused anywhere. AL_EHOST_PATH_INVALID, _GIT,
  * _LINK, _DIRECTORY, _REFUSED (outside the root, or neither file nor directory). Temporary file beside the target
  * (0600), fsync, then mode 0666 less the umask and rename: on any failure the target is as it was. What a process that

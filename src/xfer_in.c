@@ -289,6 +289,9 @@ al_xfer_in(al_chan_t *c, const char *host_path, const char *guest_path, const ch
   const al_xfer_cbs_t *cbs, void *data, al_xfer_t **out, al_err_t *err) {
   int r = al_guest_path_check(guest_path, strlen(guest_path), err);
   if (r < 0) return r;
+  if (al__xfer_tmp_in(guest_path))
+    return al_err_set(err, AL_EGUEST_PATH_INVALID,
+      "The guest path \"%.200s\" has the name of what a copy has not put in place.", guest_path);
   if (!host_path[0]) return al_err_set(err, AL_ESOURCE_MISSING, "the host path is empty");
   xfer_in_t *x = al_calloc(1, sizeof *x);
   if (!x) return al_err_set(err, AL_ENO_MEMORY, "out of memory");

@@ -19,6 +19,8 @@
 
 int
 al__xfer_tmp_name(char out[AL_TMP_NAME]); /* a random one; 0 or -errno */
+bool
+al__xfer_tmp_in(const char *path); /* such a name as a component, which the next copy beside it would remove */
 
 struct al_xfer_s { /* first member of every kind */
   al_xfer_cbs_t cbs;

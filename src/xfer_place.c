@@ -16,8 +16,8 @@
 /* Theory of operation.
  *
  * The target's directories are divided at the root. The root is found from the top: each directory with a .git entry
- * becomes it, so the nearest one wins, and without any it is the directory the caller named, or else the deepest one
- * that exists. Once a root is found, the search stops at a link: otherwise a link that a guest committed into the
+ * becomes it, and so does the directory the caller named, outside of which nothing is written: the nearest of them
+ * wins, and without any it is the deepest one that exists. Once a root is found, the search stops at a link: otherwise a link that a guest committed into the
  * worktree could lead into another repository, and that one's .git would make it the root. The search goes from
  * descriptor to descriptor, so that what is asked for its .git is what becomes the root, whatever is in its place by
  * then; from the root every component is opened below its parent's descriptor without following, so a link that appears
@@ -69,6 +69,8 @@ split(al_place_t *p, const char *path) {
       &p->err, AL_EHOST_PATH_INVALID, "the target is refused: it is longer than %d bytes: %.200s", AL_PATH_MAX, path);
   if (path[0] != '/') return refuse(p, AL_EHOST_PATH_INVALID, "it is not absolute", NULL);
   if (path[len - 1] == '/') return refuse(p, AL_EHOST_PATH_INVALID, "it ends with a slash", NULL);
+  if (al__xfer_tmp_in(path))
+    return refuse(p, AL_EHOST_PATH_INVALID, "it has the name of what a copy has not put in place", NULL);
   for (const char *at = path; *at;) {
     while (*at == '/') at++;
     size_t k = strcspn(at, "/");
@@ -96,19 +98,18 @@ next_dir(const al_place_t *p, int at, unsigned i, bool follow) {
 
 /* Opens the root as p->dir; sets *root to the number of components that led to it. The caller's root is known by
  * what it is and not by how it is written: one of the two paths may have been resolved and the other not, as with /tmp
- * on macOS. Each directory is opened once, below the one before, and asked by its descriptor: by its name it could be
- * something else a moment later. */
+ * on macOS. Who names one wants nothing outside it, whatever repositories there are. Each directory is opened once,
+ * below the one before, and asked by its descriptor: by its name it could be something else a moment later. */
 static int
 find_root(al_place_t *p, const char *option, unsigned *root) {
-  bool found = false, git = false;
+  bool found = false, below = !option;
   struct stat named, st;
   bool known = option && stat(option, &named) == 0;
   int error = 0;
   AL_AUTO_FD int at = open("/", AL_O_LOOK | O_DIRECTORY | O_CLOEXEC), kept = -1;
   for (unsigned i = 0; at >= 0 && i < p->count; i++) {
     bool here = fstatat(at, ".git", &st, AT_SYMLINK_NOFOLLOW) == 0;
-    git |= here;
-    if (!here && !git && known && fstat(at, &st) == 0) here = st.st_dev == named.st_dev && st.st_ino == named.st_ino;
+    if (known && fstat(at, &st) == 0 && st.st_dev == named.st_dev && st.st_ino == named.st_ino) here = below = true;
     found |= here;
     int fd = i + 1 < p->count ? next_dir(p, at, i, !found) : -1;
     error = fd < 0 && i + 1 < p->count ? errno : 0;
@@ -124,7 +125,7 @@ find_root(al_place_t *p, const char *option, unsigned *root) {
   /* What is missing, a link, or no directory: the walk from the root says what is wrong, if it is. */
   if (error && error != ENOENT && error != ELOOP && error != ENOTDIR)
     return al__place_failed(p, "looking for the root", error);
-  if (option && !found) return refuse(p, AL_EHOST_PATH_REFUSED, "it is not below the root", NULL);
+  if (!below) return refuse(p, AL_EHOST_PATH_REFUSED, "it is not below the root", NULL);
   p->dir = kept < 0 ? -1 : openat(kept, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   return p->dir < 0 ? al__place_failed(p, "opening the root", errno) : 0;
 }

@@ -187,6 +187,8 @@ put_content(walk_t *w, int fd, const struct stat *st) {
     r = put_header(w);
     if (r == 0) r = put_bytes(w, &s, 0, s.size);
   }
+  /* Also an empty file may have grown, or may be one of which the size says nothing, as in /proc. */
+  if (r == 0 && s.size == 0 && pread(fd, &(char){ 0 }, 1, 0) > 0) s.changed = true;
   if (r == 0 && s.changed) note_change(w);
   return r;
 }
@@ -234,7 +236,8 @@ count_one(walk_t *w, int dir, const struct dirent *e) {
   if (al__pipe_broken(w->t->pipe) || uv_hrtime() > w->until) return -ECANCELED;
   if (e->d_type == DT_LNK || fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0) return 0;
   if (al_ignore_matches(w->t->ignore, archive_path(w) + 2, S_ISDIR(st.st_mode))) return 0;
-  if (S_ISREG(st.st_mode)) w->t->stats.total += (uint64_t) st.st_size;
+  /* What is larger than may be is refused by the walk; here the sum must not pass what a number can hold. */
+  if (S_ISREG(st.st_mode) && st.st_size <= SIZE_MOST) w->t->stats.total += (uint64_t) st.st_size;
   if (!S_ISDIR(st.st_mode) || w->depth >= DEPTH_MAX) return 0;
   int fd = openat(dir, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   return fd < 0 ? 0 : each(w, fd, count_one);
@@ -248,6 +251,7 @@ put_any(walk_t *w, int dir, const struct dirent *e) {
   struct stat st = { 0 };
   const char *name = e->d_name, *path = archive_path(w) + 2;
   if (al__pipe_broken(w->t->pipe)) return -ECANCELED;
+  if (al_tmp_name_is(name)) return 0; /* what a copy out has not put in place */
   if (w->path.len - 2 > AL_PATH_MAX) return refuse(w, AL_ESOURCE_UNSUPPORTED, "its path is longer than 4096 bytes");
   /* A file is opened anyway, which says the rest. */
   bool is_file = e->d_type == DT_REG;
@@ -332,7 +336,7 @@ put_root(walk_t *w) {
   if (al_buf_append(&w->path, name, strlen(name)) < 0) return unreadable(w, ENOMEM);
   if (fstat(t->fd, &st) < 0) return unreadable(w, errno);
   if (!t->is_dir) {
-    t->stats.total = (uint64_t) st.st_size;
+    if (st.st_size <= SIZE_MOST) t->stats.total = (uint64_t) st.st_size;
     al__pax_begin(&w->pax, archive_path(w), &st);
     return put_content(w, t->fd, &st);
   }

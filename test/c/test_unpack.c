@@ -322,12 +322,14 @@ test_unpack_reads_what_others_write(void **state) {
   sh("mkdir -p from/d/e 'from/with space' && printf one > from/d/one && chmod 751 from/d/one && ln from/d/one from/hard && ln -s ../x from/link && : > from/empty"
     " && truncate -s 3M from/sparse && printf mid >> from/sparse && truncate -s 9M from/sparse && touch -d '1969-12-31 23:59:58 UTC' from/d/e && touch -d '2001-02-03 04:05:06.789' from/d"
     " && printf x > \"$(printf 'from/\\377\\001\\n')\" && chmod 700 from/d && touch -d '2002-03-04' from && head -c 300000 /dev/urandom > from/random");
+  int missing = 0;
   for (size_t i = 0; i < sizeof writers / sizeof writers[0]; i++) {
     bool ustar = strstr(writers[i], "ustar") != NULL;
     char cmd[256];
     snprintf(cmd, sizeof cmd, "command -v %.*s >/dev/null", (int) strcspn(writers[i], " "), writers[i]);
     if (system(cmd) != 0) {
       print_message("skipped: there is no %.*s\n", (int) strcspn(writers[i], " "), writers[i]);
+      missing++;
       continue;
     }
     if (ustar) sh("touch -d '1970-01-01 00:00:02 UTC' from/d/e && find from -exec touch -h -d '2001-01-01' {} +");
@@ -337,6 +339,7 @@ test_unpack_reads_what_others_write(void **state) {
     sh("test $(stat -c %%i to/hard) = $(stat -c %%i to/d/one)");
     if (strstr(writers[i], "-S") || strstr(writers[i], "bsd")) sh("%s test $(du -k to/sparse | cut -f1) -lt 1024", ustar ? "true ||" : "");
   }
+  if (missing > 0) skip();
 }
 
 static void

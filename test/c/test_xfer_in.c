@@ -169,6 +169,8 @@ test_xfer_in_names_what_is_wrong(void **state) {
   assert_fails(&o, AL_ECOPY_IN_FAILED, "old");
   assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), "relative", NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
   assert_int_equal(al_xfer_in(r.chan, path(&r, "f"), "/a/../b", NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
+  assert_int_equal(
+    al_xfer_in(r.chan, path(&r, "f"), path(&r, ".agent-lane-0123456789abcdef.tmp/x"), NULL, &xfer_cbs, &o, &x, &err), AL_EGUEST_PATH_INVALID);
   assert_int_equal(leftovers(r.dir) + leftovers(path(&r, "isdir")), 0);
   rig_end(&r);
 }
@@ -220,6 +222,44 @@ test_xfer_in_file_that_changes_keeps_its_size_and_is_told(void **state) {
   assert_ok(&o);
   assert_int_equal(o.stats.changed, 0);
   assert_string_equal(o.stats.changed_path, "");
+  /* As if it had grown: it is empty, and has a content. */
+  copy_in(&r, "/proc/version", path(&r, "version"), &o);
+  assert_ok(&o);
+  assert_int_equal(o.stats.changed, 1);
+  assert_string_equal(o.stats.changed_path, "/proc/version");
+  rig_end(&r);
+}
+
+/* What it has not put in place, under the name that the next copy would remove. */
+static void
+test_xfer_in_leaves_out_what_a_copy_out_has_left(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r, "mkdir -p from/.agent-lane-00000000000000aa.tmp/d from/sub && printf half > from/sub/.agent-lane-0123456789abcdef.tmp && printf f > from/sub/f"
+         " && printf f > from/sub/.agent-lane-0123456789abcdeg.tmp");
+  copy_in(&r, path(&r, "from"), path(&r, "to"), &o);
+  assert_ok(&o);
+  assert_int_equal(o.stats.files, 4);
+  sh(&r, "rm -r from/.agent-lane-00000000000000aa.tmp from/sub/.agent-lane-0123456789abcdef.tmp && diff -r from to");
+  rig_end(&r);
+}
+
+/* It is told before the walk finds what is too large to be copied. */
+static void
+test_xfer_in_total_is_no_nonsense(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  if (!mounted(&r, "size=1m")) {
+    rig_end(&r);
+    skip();
+  }
+  sh(&r, "printf x > small/first && truncate -s 4E small/g small/h small/i");
+  copy_in(&r, path(&r, "small"), path(&r, "to"), &o);
+  sh(&r, "umount small");
+  assert_fails(&o, AL_ESOURCE_UNSUPPORTED, "pebibyte");
+  assert_true(o.stats.total <= 1);
   rig_end(&r);
 }
 
@@ -431,6 +471,8 @@ main(void) {
     cmocka_unit_test(test_xfer_in_names_what_is_wrong),
     cmocka_unit_test(test_xfer_in_unreadable_is_named),
     cmocka_unit_test(test_xfer_in_file_that_changes_keeps_its_size_and_is_told),
+    cmocka_unit_test(test_xfer_in_leaves_out_what_a_copy_out_has_left),
+    cmocka_unit_test(test_xfer_in_total_is_no_nonsense),
     cmocka_unit_test(test_xfer_in_leaves_out_what_is_ignored),
     cmocka_unit_test(test_xfer_tar_says_nothing_of_the_host_and_has_no_end_after_a_failure),
     cmocka_unit_test(test_xfer_in_cancel_removes_the_temporary),

@@ -295,6 +295,7 @@ test_xfer_in_archive_is_read_by_other_programs(void **state) {
   (void) state;
   START(r);
   static const char *const readers[] = { "tar --warning=no-unknown-keyword --warning=no-timestamp -xpf", "bsdtar -xpf" };
+  int missing = 0;
   make_every_kind(&r);
   archive_to(&r, path(&r, "from"), path(&r, "archive"));
   for (size_t i = 0; i < sizeof readers / sizeof readers[0]; i++) {
@@ -302,12 +303,14 @@ test_xfer_in_archive_is_read_by_other_programs(void **state) {
     snprintf(cmd, sizeof cmd, "command -v %.*s >/dev/null", (int) strcspn(readers[i], " "), readers[i]);
     if (system(cmd) != 0) {
       print_message("skipped: there is no %.*s\n", (int) strcspn(readers[i], " "), readers[i]);
+      missing++;
       continue;
     }
     sh(&r, "rm -rf to && mkdir to && %s archive -C to && touch -r from to", readers[i]); /* bsdtar leaves the root's time */
     assert_same_trees(path(&r, "from"), path(&r, "to"), 300);
   }
   rig_end(&r);
+  if (missing > 0) skip();
 }
 
 int

@@ -118,6 +118,9 @@ test_xfer_out_refuses_bad_targets(void **state) {
     { AL_EHOST_PATH_INVALID, "wt/./x" },
     { AL_EHOST_PATH_INVALID, "wt//..//x" },
     { AL_EHOST_PATH_INVALID, "wt/sub/" },
+    /* What the next copy into that directory would take for a leftover, and remove. */
+    { AL_EHOST_PATH_INVALID, "wt/sub/.agent-lane-0123456789abcdef.tmp" },
+    { AL_EHOST_PATH_INVALID, "wt/sub/.agent-lane-0123456789abcdef.tmp/x" },
   };
   for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
     copy_out(&r, path(&r, "f"), path(&r, refused[i].path), NULL, 0, &o);
@@ -161,6 +164,43 @@ test_xfer_out_finds_the_root(void **state) {
   copy_out(&r, path(&r, "f"), path(&r, "elsewhere/x"), path(&r, "plain"), 0, &o);
   assert_fails(&o, AL_EHOST_PATH_REFUSED, "not below the root");
   sh(&r, "test ! -e elsewhere/x");
+  rig_end(&r);
+}
+
+/* A root that is given holds whatever repositories there are: within it the nearest one is the root, and outside nothing
+ * is. */
+static void
+test_xfer_out_goes_nowhere_outside_a_root_that_is_given(void **state) {
+  (void) state;
+  START(r);
+  outcome_t o;
+  sh(&r,
+    "printf new > f && mkdir -p repo/.git repo/out/sub/.git other/.git repo/outer && ln -s sub repo/out/link && ln -s ../other repo/out/door && ln -s out repo/alias");
+  static const struct {
+    int code;
+    const char *path, *root;
+  } cases[] = {
+    { AL_EHOST_PATH_REFUSED, "other/x", "repo" },
+    { AL_EHOST_PATH_REFUSED, "other/new/er/x", "repo" },
+    { AL_EHOST_PATH_REFUSED, "repo/x", "repo/out" },
+    { AL_EHOST_PATH_REFUSED, "repo/outer/x", "repo/out" },
+    { AL_EHOST_PATH_REFUSED, "repo/out", "repo/out" },
+    { AL_EHOST_PATH_REFUSED, "repo/alias/x", "repo/out" }, /* a link in a repository is not followed */
+    { AL_EHOST_PATH_LINK, "repo/out/link/x", "repo/out" },
+    { AL_EHOST_PATH_LINK, "repo/out/door/x", "repo/out" },
+    { AL_EHOST_PATH_LINK, "repo/out/door/x", "repo" },
+    { 0, "repo/x", "repo" },
+    { 0, "repo/out/new/x", "repo/out" },
+    { 0, "repo/out/sub/x", "repo/out" },
+    { 0, "repo/out/sub/y", "repo/out/sub" },
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char root[512];
+    snprintf(root, sizeof root, "%s", path(&r, cases[i].root));
+    copy_out(&r, path(&r, "f"), path(&r, cases[i].path), root, 0, &o);
+    if (o.err.code != cases[i].code) fail_msg("%s below %s: %s %s", cases[i].path, cases[i].root, al_err_name(o.err.code), o.err.msg);
+  }
+  sh(&r, "test \"$(find repo other -type f | sort | tr '\\n' ' ')\" = 'repo/out/new/x repo/out/sub/x repo/out/sub/y repo/x '");
   rig_end(&r);
 }
 
@@ -333,6 +373,7 @@ main(void) {
     cmocka_unit_test(test_xfer_out_takes_regular_files_only),
     cmocka_unit_test(test_xfer_out_refuses_bad_targets),
     cmocka_unit_test(test_xfer_out_finds_the_root),
+    cmocka_unit_test(test_xfer_out_goes_nowhere_outside_a_root_that_is_given),
     cmocka_unit_test(test_xfer_out_mode_follows_the_umask),
     cmocka_unit_test(test_xfer_out_link_race_writes_nothing_outside),
     cmocka_unit_test(test_xfer_out_guest_race_follows_no_link),

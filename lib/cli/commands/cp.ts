@@ -175,7 +175,8 @@ this machine; write ./a:b for a name with a colon. Directories are copied whole,
 As with cp, the copy goes inside DST when that is a directory (or, for a file, ends in a slash), and becomes DST otherwise;
 missing parents are made. SRC that ends in /. stands for what is in it. A directory that goes into a lane is merged into
 one that is there; one that comes out needs a place where nothing is, or an empty directory. A file replaces a file. What
-comes out does so whole or not at all, without links that lead out of the directory.
+comes out does so whole or not at all, without links that lead out of the directory; a directory with a .git, a socket, a
+FIFO or a device anywhere in it does not come out.
 
 On a terminal a bar shows how far it is. Ctrl-C ends the copy and cleans up on both ends (exit status 130).
 
@@ -184,8 +185,9 @@ Examples:
   agent-lane cp --ignore node_modules . :src          the current directory as src of the worktree
   agent-lane cp agent-lane-0000abcd-0000wxyz:/var/log/syslog ./logs/`;
 
-function warn(count: number | undefined, what: string, first: string | undefined): void {
-  if (count !== undefined && count > 0) process.stderr.write(`warning: ${count} ${what}, first ${plain(first)}\n`);
+function warn(count: number | undefined, one: string, more: string, first: string | undefined): void {
+  if (count === 1) process.stderr.write(`warning: 1 ${one}: ${plain(first)}\n`);
+  else if (count !== undefined && count > 0) process.stderr.write(`warning: ${count} ${more}, first ${plain(first)}\n`);
 }
 
 const collect = (pattern: string, all: readonly string[] = []): string[] => [...all, pattern];
@@ -208,8 +210,10 @@ export function addCp(program: Command): void {
       await interruptible(async (interrupt) => {
         const report = await copy(from, to, options, interrupt);
         if (options.json === true) printJson(report);
-        warn(report.changed, "files changed while they were read: cut, or filled up with zeros", report.changedPath);
-        warn(report.skipped, "links that lead out of the directory were left out", report.skippedPath);
+        const cut = "changed while being read: cut, or filled up with zeros";
+        warn(report.changed, `file ${cut}`, `files ${cut}`, report.changedPath);
+        const [one, more] = ["link that leads out was left out", "links that lead out were left out"];
+        warn(report.skipped, one, more, report.skippedPath);
       });
     });
 }
