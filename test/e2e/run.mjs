@@ -15,7 +15,7 @@ const named = without.length > 0 ? [] : args;
 const tests = readdirSync(here).filter((f) => f.endsWith(".test.mjs")).sort();
 for (const file of without) if (!tests.includes(file)) throw new Error(`there is no ${file} to leave out`);
 const files = (named.length ? named : tests.filter((f) => !without.includes(f))).map((f) => resolve(here, f));
-const FILE_MINUTES = 20;
+const FILE_MINUTES = Number(process.env.E2E_FILE_MINUTES ?? 20);
 
 // The files' scratch folders lie in here, and go with it.
 const scratch = mkdtempSync(join(tmpdir(), "e2e-run-"));

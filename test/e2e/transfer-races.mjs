@@ -11,6 +11,9 @@ import { fails, scratch } from "./lib/lanes.mjs";
 import { makeWorld, SECRET, temporaries } from "./lib/world-of-files.mjs";
 
 const SECONDS = Number(process.env.E2E_RACE_SECONDS ?? 12);
+/** Copies of a file in each race, at least; of a tree a tenth. */
+const RACES = Number(process.env.E2E_RACES ?? 0);
+const TIMEOUT = (SECONDS + 120 + RACES / 4) * 1000;
 const SWAP = 'syscall($n, -100, $ARGV[0], -100, $ARGV[1], 2) == 0 or die "$!" for 1..200';
 const EXCHANGE = `perl -e '$n = qx(uname -m) =~ /aarch64/ ? 276 : 316; while (-e "go") { ${SWAP} }'`;
 const RACE = "/home/agent/race";
@@ -25,12 +28,12 @@ const codeOf =
 
 export function raceTests(lane) {
   /** Runs `work` until the time is over, while the guest exchanges two entries of RACE. */
-  async function whileSwapped(make, pair, work) {
+  async function whileSwapped(make, pair, work, races = RACES) {
     await lane().exec(`rm -rf ${RACE} && mkdir -p ${RACE} && cd ${RACE} && ${make} && : >go`, { cwd: "/home/agent" });
     const swapper = lane().exec(`${EXCHANGE} ${pair}`, { cwd: RACE });
     const end = Date.now() + SECONDS * 1000;
     try {
-      while (Date.now() < end) await work();
+      for (let i = 0; i < races || Date.now() < end; i++) await work();
     } finally {
       await lane().exec("rm -f go", { cwd: RACE });
       assert.deepEqual(await swapper, { stdout: "", stderr: "", exitCode: 0 }, "it has swapped all the time");
@@ -50,7 +53,7 @@ export function raceTests(lane) {
     ["the file and a directory", "echo inside >f && mkdir d", "f d", "f", "NOT_A_FILE"],
   ];
   for (const [what, make, pair, path, code] of GUEST)
-    it(`race: the guest swaps ${what}`, { timeout: (SECONDS + 120) * 1000 }, async (t) => {
+    it(`race: the guest swaps ${what}`, { timeout: TIMEOUT }, async (t) => {
       const world = makeWorld(),
         target = join(world.repo, "target"),
         seen = {};
@@ -73,7 +76,7 @@ export function raceTests(lane) {
 
   it(
     "race: the guest swaps a directory of the tree that is copied out and a link",
-    { timeout: (SECONDS + 120) * 1000 },
+    { timeout: TIMEOUT },
     async (t) => {
       const world = makeWorld(),
         seen = {},
@@ -91,7 +94,7 @@ export function raceTests(lane) {
         assert.equal(existsSync(to), said === "came");
         for (const at of ["d/f", "l/f"])
           if (existsSync(join(to, at))) assert.equal(readFileSync(join(to, at), "utf8"), "inside\n");
-      });
+      }, RACES / 10);
       t.diagnostic(JSON.stringify({ ...seen, ...messages }));
       assert.ok(seen.came > 0);
       assert.deepEqual(temporaries(world.repo), []);
@@ -101,12 +104,12 @@ export function raceTests(lane) {
 
   it(
     "race: a parent on the host becomes a link while the file comes",
-    { timeout: (SECONDS + 120) * 1000 },
+    { timeout: TIMEOUT },
     async (t) => {
       const world = makeWorld(),
         seen = {},
         messages = {};
-      await lane().exec("head -c 3000000 /dev/zero >mid", { cwd: "/home/agent" });
+      await lane().exec(`head -c ${RACES > 0 ? 300_000 : 3_000_000} /dev/zero >mid`, { cwd: "/home/agent" });
       mkdirSync(join(world.repo, "p/q"), { recursive: true });
       symlinkSync(world.outside, join(world.repo, "door"));
       writeFileSync(join(world.repo, "go"), "");
@@ -115,7 +118,7 @@ export function raceTests(lane) {
       const ended = new Promise((resolve) => swapper.once("close", resolve));
       const end = Date.now() + SECONDS * 1000;
       try {
-        for (let i = 0; Date.now() < end; i++) {
+        for (let i = 0; i < RACES || Date.now() < end; i++) {
           const said = await lane()
             .copyFileOut("/home/agent/mid", join(world.repo, `p/q/r-${i % 7}/target`))
             .then(() => "came", codeOf(messages));
@@ -135,7 +138,7 @@ export function raceTests(lane) {
 
   it(
     "race: a directory of the host's tree becomes a link while the tree is read",
-    { timeout: (SECONDS + 120) * 1000 },
+    { timeout: TIMEOUT },
     async (t) => {
       const tree = join(scratch("race"), "tree"),
         world = makeWorld(),
@@ -150,7 +153,7 @@ export function raceTests(lane) {
       const ended = new Promise((resolve) => swapper.once("close", resolve));
       const end = Date.now() + SECONDS * 1000;
       try {
-        for (let i = 0; Date.now() < end; i++) {
+        for (let i = 0; i < RACES / 10 || Date.now() < end; i++) {
           const said = await lane()
             .copyIn(tree, `/home/agent/race-in/${i}`)
             .then(

@@ -10,7 +10,9 @@ import { agentLane, fails, openOwnLane, sha256, startOwner } from "./lib/lanes.m
 import { laneProcesses, nothingLeft, productHome, until } from "./lib/world.mjs";
 import { makeWorld, temporaries } from "./lib/world-of-files.mjs";
 import { inTests } from "./transfer-in.mjs";
+import { killTests } from "./transfer-kills.mjs";
 import { kindTests } from "./transfer-kinds.mjs";
+import { lieTests } from "./transfer-lies.mjs";
 import { outTests } from "./transfer-out.mjs";
 import { raceTests } from "./transfer-races.mjs";
 import { treeTests } from "./transfer-tree.mjs";
@@ -23,7 +25,7 @@ describe("transfers on one lane", { concurrency: false }, () => {
   const lane = () => handle;
   before(
     async () => {
-      handle = await openOwnLane({ maxCopyOutBytes });
+      handle = await openOwnLane({ maxCopyOutBytes, maxCopyOutTotalBytes: 2 ** 40 });
     },
     { timeout: 300_000 },
   );
@@ -34,6 +36,8 @@ describe("transfers on one lane", { concurrency: false }, () => {
   outTests(lane, { maxCopyOutBytes });
   inTests(lane);
   raceTests(lane);
+  lieTests(lane);
+  killTests(lane);
 
   it("a copy out whose VM dies leaves the target as it was", { timeout: 120_000 }, async () => {
     const world = makeWorld(),

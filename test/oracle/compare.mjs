@@ -28,6 +28,8 @@ export const NAMED = [
   "nonAscii",
   "traversal",
   "symlinkThrough",
+  "symlinkEscape",
+  "symlinkUntracked",
   "bigBundleSymlink",
   "syncInWatchdog",
 ];
