@@ -77,6 +77,7 @@ describe("arguments", () => {
     const [status, out, err] = cp(...args);
     expect([status, out]).toEqual([2, ""]);
     expect(err).toMatch(words);
+    expect(err).toContain("(agent-lane cp --help shows how)");
   });
 
   it("may name no lane: said so, with what a name with a colon is like", () => {
