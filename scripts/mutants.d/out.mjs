@@ -30,7 +30,7 @@ export default [
   { name: "the lane's total stands still", file: "src/xfer_out.c", test: "c:test_xfer_tree",
     from: `if (x->left) *x->left -= n;`, to: `` },
   { name: "a repository outside the root that was given", file: "src/xfer_place.c", test: "c:test_xfer_out",
-    from: `if (!below) return refuse(`, to: `if (!found) return refuse(` },
+    from: `if (!below) return refuse(`, to: `if (option && !found) return refuse(` },
   { name: "a target with the name of a leftover", file: "src/xfer_place.c", test: "c:test_xfer_out",
     from: `if (al__xfer_tmp_in(path))`, to: `if (al_tmp_name_is(path))` },
   { name: "the guest's walk follows links", file: "src/agent/tree.c", test: "c:test_xfer_tree",
