@@ -40,7 +40,7 @@ check_content(const char *text, size_t len, al_run_check_t *out, al_val_t **even
   if (!again) return -ENOMEM;
   if (strlen(again) != len || memcmp(again, text, len)) return broken(out, "it is not in the canonical form");
   const al_val_t *schema = (*event)->kind == AL_MAP ? al_val_get(*event, "schema") : NULL;
-  if (schema && schema->kind == AL_INT && schema->i != AL_RUN_SCHEMA) {
+  if (schema && schema->kind == AL_INT && (schema->i < 1 || schema->i > AL_RUN_SCHEMA)) {
     snprintf(why, sizeof why, "it is of schema %lld, which this version does not know", (long long) schema->i);
     return broken(out, why);
   }

@@ -8,7 +8,7 @@
 #include "sha256.h"
 #include "val.h"
 
-#define AL_RUN_SCHEMA 1
+#define AL_RUN_SCHEMA 2 /* what is written; those before it are read, too */
 #define AL_RUN_LINE_MAX (256u << 10) /* bytes of one line */
 #define AL_RUN_BYTES_MAX (8u << 20)  /* of a manifest; what tells of its end still fits beyond that */
 #define AL_RUN_KEEP_MAX 5000         /* manifests of one home, whatever their days */

@@ -8,7 +8,8 @@
 
 /* The same as docs/run-manifest.schema.json, in a form that can be walked along a value: t text, i a whole number from
  * 0, b true or false, h a SHA-256, n a lane's name, 'a|b' one of these texts, [x] a list of x, {key:x key:x} a map of
- * exactly these; 0 behind a kind: or null. A test holds the two against each other. */
+ * exactly these; 0 behind a kind: or null; + behind a key: from schema 2 on, before it was not there. A test holds the two
+ * against each other. */
 #define COMMANDS "{started:i ended:i interrupted:i exits:[{code:i count:i}]}"
 #define FILES "[{path:t bytes:i sha256:h}]"
 #define TIMELINE "[{state:t atMs:i}]"
@@ -22,12 +23,12 @@ static const struct {
       "schema:i lane:n row:i versions:{agentLane:t0 lima:t vmType:t vm:t0 kernel:t0 host:t}"
       " owner:{pid:i program:t0 environment:t}"
       " image:{id:t arch:t manifestSha256:h diskSha256:h0 kernelSha256:h0 untrustedSetup:b"
-      " signature:{manifestSha256:h keyId:t0 key:t0}0 parents:[{id:t manifestSha256:h}]}"
+      " signature+:{manifestSha256:h keyId:t0 key:t0}0 parents:[{id:t manifestSha256:h}]}"
       " options:{cpus:i memoryMiB:i diskGiB:i timeoutMinutes:i startTimeoutSeconds:i syncInTimeoutSeconds:i"
       " queueTimeoutSeconds:i maxConcurrentVms:i maxCopyOutBytes:i maxCopyOutTotalBytes:i maxBufferedBytes:i"
       " maxDiskGrowthBytes:i maxHostLogBytes:i minHostFreeBytes:i onLowSpace:'close|event' network:'open|none'"
       " accelerator:'auto|tcg' transport:'auto|shell|port' guestSudo:b worktreePath:t image:t0"
-      " imageKeys:[t]0 limactlPath:t allowUnknownLima:b keepManifestDays:i}"
+      " imageKeys+:[t]0 limactlPath:t allowUnknownLima:b keepManifestDays:i}"
       " used:{accelerator:t transport:'shell|port' agentUser:t sshPort:i} environment:[t] moreEnvironment:i"
       " configurationSha256:h0 arguments:[t]0 enforced:[{what:t enforced:b0 by:t}] timeline:" TIMELINE)},
   {"copied",
@@ -44,7 +45,8 @@ static const struct {
 };
 
 typedef struct walk_s {
-  const char *at;   /* in the schema */
+  const char *at;    /* in the schema */
+  int64_t number;    /* of the schema that the event is of */
   const char *wrong; /* NULL: nothing yet */
   char path[120];
 } walk_t;
@@ -85,6 +87,12 @@ behind(const char *p) {
   return p;
 }
 
+/* Behind the kind at `p`, but before the 0 that may follow. */
+static const char *
+kind_end(const char *p) {
+  return *p == '{' || *p == '[' ? behind(p) : *p == '\'' ? strchr(p + 1, '\'') + 1 : p + 1;
+}
+
 static void
 check_list(walk_t *w, const al_val_t *v) {
   const char *begin = w->at + 1, *end = behind(w->at);
@@ -104,9 +112,16 @@ check_map(walk_t *w, const al_val_t *v) {
   w->at++;
   while (!w->wrong && *w->at != '}') {
     char key[32];
-    size_t n = strcspn(w->at, ":");
+    size_t n = strcspn(w->at, "+:");
+    bool later = w->at[n] == '+' && w->number < 2;
     snprintf(key, sizeof key, "%.*s", (int) n, w->at);
-    w->at += n + 1;
+    w->at += strcspn(w->at, ":") + 1;
+    if (later) { /* one that has it all the same has a member too many */
+      w->at = kind_end(w->at);
+      w->at += *w->at == '0';
+      w->at += strspn(w->at, " ");
+      continue;
+    }
     snprintf(w->path + before, sizeof w->path - before, "%s%s", before ? "." : "", key);
     const al_val_t *member = NULL;
     for (size_t i = 0; i < v->len && !member; i++)
@@ -151,8 +166,7 @@ check_scalar(walk_t *w, const al_val_t *v) {
 
 static void
 check(walk_t *w, const al_val_t *v) {
-  const char *begin = w->at;
-  const char *end = *begin == '{' || *begin == '[' ? behind(begin) : *begin == '\'' ? strchr(begin + 1, '\'') + 1 : begin + 1;
+  const char *begin = w->at, *end = kind_end(begin);
   if (*end == '0' && v->kind == AL_NULL) {
     w->at = end + 1;
     return;
@@ -166,7 +180,8 @@ check(walk_t *w, const al_val_t *v) {
 bool
 al__run_schema(const al_val_t *event, char *why, size_t cap) {
   const al_val_t *type = event->kind == AL_MAP ? al_val_get(event, "event") : NULL;
-  walk_t w = {.wrong = NULL};
+  const al_val_t *number = type ? al_val_get(event, "schema") : NULL;
+  walk_t w = {.number = number && number->kind == AL_INT ? number->i : AL_RUN_SCHEMA};
   for (size_t i = 0; type && type->kind == AL_TEXT && i < sizeof events / sizeof *events; i++) {
     if (strcmp(events[i].event, type->text)) continue;
     w.at = events[i].schema;

@@ -13,7 +13,7 @@
 #define H64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define COMMANDS "{\"started\":3,\"ended\":2,\"interrupted\":1,\"exits\":[{\"code\":0,\"count\":2}]}"
 #define READY(days) \
-  "{\"event\":\"ready\",\"schema\":1,\"lane\":\"" NAME "\",\"row\":7,\"versions\":{\"agentLane\":\"0.1.0\",\"lima\":\"2.2.0\"," \
+  "{\"event\":\"ready\",\"schema\":2,\"lane\":\"" NAME "\",\"row\":7,\"versions\":{\"agentLane\":\"0.1.0\",\"lima\":\"2.2.0\"," \
   "\"vmType\":\"qemu\",\"vm\":null,\"kernel\":null,\"host\":\"Linux\"},\"owner\":{\"pid\":1,\"program\":null," \
   "\"environment\":\"e\"},\"image\":{\"id\":\"base-1\",\"arch\":\"x86_64\",\"manifestSha256\":\"" H64 "\"," \
   "\"diskSha256\":\"" H64 "\",\"kernelSha256\":null,\"untrustedSetup\":false," \

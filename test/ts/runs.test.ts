@@ -116,7 +116,7 @@ it("says what ran, from what, and what came out, and nothing that is secret", as
   const [ready] = lines as [Line];
   const product = (JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as { version: string }).version;
   expect(ready).toMatchObject({
-    schema: 1,
+    schema: 2,
     lane: name,
     versions: { agentLane: product, lima: "2.2.0", vmType: "qemu", vm: "QEMU emulator version 7.2.0 (scripted)", kernel: null },
     options: { cpus: 4, memoryMiB: 1024, network: "none", accelerator: "tcg", transport: "shell", keepManifestDays: 3 },
@@ -262,9 +262,19 @@ describe("a change", () => {
         for (const [key, item] of Object.entries(value)) visit(line, item, [...path, key]);
     };
     lines.forEach((line, i) => visit(i, line, []));
+    // Schema 1 is of before these two members were there.
+    for (const schema of [1, 2])
+      for (const drop of [[], ["signature"], ["imageKeys"], ["signature", "imageKeys"]]) {
+        const old = structuredClone(lines[0]) as Line & { image: Record<string, unknown>; options: Record<string, unknown> };
+        old["schema"] = schema;
+        for (const key of drop) delete (key === "signature" ? old.image : old.options)[key];
+        add(`schema ${schema} without ${drop.join(" and ")}`, 0, old);
+      }
     const answers = await judge(cases.map((c) => c.text));
     const differ = cases.filter((c, i) => answers[i]!.ok !== c.schema).map((c) => c.what);
     expect(differ).toEqual([]);
+    const held = cases.filter(({ what }, i) => what.startsWith("schema ") && answers[i]!.ok).map((c) => c.what);
+    expect(held).toEqual(["schema 1 without signature and imageKeys", "schema 2 without "]);
     expect(answers.filter((a) => a.ok).length).toBeGreaterThan(20); // texts may be any text
     expect(answers.filter((a) => !a.ok).length).toBeGreaterThan(500);
   });
