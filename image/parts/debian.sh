@@ -2,18 +2,20 @@
 # shellcheck shell=bash disable=SC2016,SC2034
 # The guest's Debian: the locked packages, and nothing else, unpacked and configured in ROOT. To be sourced by build.
 
-# An archive of exactly the locked files is what mmdebstrap installs from, so no other version can get in.
+# An archive of exactly the locked files is what mmdebstrap installs from, so no other version can get in. Where what it made of
+# them is cached, only the sources are needed.
 fetch_packages() {
   REPO=$WORK/archive
-  mkdir "$REPO"
-  say "packages of the lock file"
-  local code=0
-  "$HERE/fetch-inputs" "$LOCK" "$FLAVOUR" "$CACHE" "$REPO" || code=$?
-  # Status 3 is INPUT_GONE, and its words have been said.
-  [ $code = 0 ] || exit $code
   BASE_TAR=$CACHE/base-$(jq -c --arg flavour "$FLAVOUR" '[.suite, .arch, (.debs[] | select(.in | index($flavour)) | .sha256)]' "$LOCK" |
     cat - <(echo "$EPOCH") "$HERE/parts/debian.sh" | sha256sum | cut -c1-16).tar
   [ -z "$FRESH" ] || rm -f "$BASE_TAR"
+  mkdir "$REPO"
+  say "packages of the lock file"
+  local code=0 only=()
+  [ ! -s "$BASE_TAR" ] || only=(--only-sources)
+  "$HERE/fetch-inputs" "$LOCK" "$FLAVOUR" "$CACHE" "$REPO" "${only[@]}" || code=$?
+  # Status 3 is INPUT_GONE, and its words have been said.
+  [ $code = 0 ] || exit $code
   if [ ! -s "$BASE_TAR" ]; then
     say "Debian $(locked .suite) for $ARCH: $(grep -c ^Package: "$REPO/Packages") packages, log in $CACHE/mmdebstrap.log"
     bootstrap || die "the packages could not be installed; the whole log is $CACHE/mmdebstrap.log"
@@ -23,9 +25,10 @@ fetch_packages() {
 bootstrap() {
   local names; names=$(sed -n 's/^Package: //p' "$REPO/Packages" | paste -sd,)
   rm -f "$BASE_TAR.tmp"
-  # The archive is ours and was checked file by file, so it carries no signature.
+  # The archive is ours and was checked file by file, so it carries no signature. The kernel's package makes no initrd of
+  # Debian's: the image has one of its own.
   chmod 755 "$WORK"
-  TMPDIR=$WORK mmdebstrap --mode=root --variant=minbase --format=tar --architectures="$DEB_ARCH" --include="$names" \
+  TMPDIR=$WORK INITRD=No mmdebstrap --mode=root --variant=minbase --format=tar --architectures="$DEB_ARCH" --include="$names" \
     --aptopt='APT::Install-Recommends "false"' --aptopt='APT::Sandbox::User "root"' --aptopt='Acquire::Languages "none"' --dpkgopt=force-unsafe-io \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \

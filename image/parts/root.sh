@@ -4,10 +4,16 @@
 
 # The guest's /bin/sh is Debian's dash, linked statically; Debian's own binary stays beside it.
 install_shell() {
-  "$HERE/build-shell" "$REPO/sources" "$WORK/dash" "$STATIC_CC" "$TRIPLET" "$CACHE/shell.log"
+  local built
+  built=$CACHE/dash-$DEB_ARCH-$({ locked .sources; cat "$HERE/build-shell"; } | sha256sum | cut -c1-12)
+  if [ -n "$FRESH" ] || [ ! -s "$built" ]; then
+    say "the shell, linked statically"
+    "$HERE/build-shell" "$REPO/sources" "$WORK/dash" "$STATIC_CC" "$TRIPLET" "$CACHE/shell.log"
+    mv -f "$WORK/dash" "$built"
+  fi
   chroot "$ROOT" dpkg-divert --quiet --local --rename --divert /usr/bin/dash.dynamic --add /usr/bin/dash 2>/dev/null ||
     chroot "$ROOT" dpkg-divert --quiet --local --rename --divert /bin/dash.dynamic --add /bin/dash
-  install -m 755 "$WORK/dash" "$ROOT/bin/dash"
+  install -m 755 "$built" "$ROOT/bin/dash"
   [ "$(chroot "$ROOT" /bin/sh -c 'echo $((6*7))')" = 42 ] || die "the guest's shell does not run"
 }
 

@@ -138,6 +138,7 @@ async function laneHelper(options: HelperOptions, signal: AbortSignal): Promise<
     memoryGiB: options.memoryGiB,
     diskGiB: HELPER_DISK_GIB,
     timeoutMinutes: HELPER_MINUTES,
+    startTimeoutSeconds: 600, // nobody waits for it but the build
     network: "open",
     guestSudo: true,
     maxCopyOutBytes: LARGEST,
