@@ -60,7 +60,7 @@ export default [
   { name: "the first helper outlives a failed recipe", file: "lib/cli/recipe.ts", test: "ts:first-helper",
     from: `await helper.close();`, to: `` },
   { name: "the trusted comment is anybody's", file: "lib/minisign.ts", test: "ts:minisign",
-    from: ` && verify(null, signed, key, global)`, to: `` },
+    from: ` && verify(null, signed, key, global)`, to: ` && (verify(null, signed, key, global) || true)` },
   { name: "the old kind of signature", file: "lib/minisign.ts", test: "ts:minisign",
     from: `if (algorithm !== "ED")`, to: `if (algorithm !== "ED" && algorithm !== "Ed")` },
 ];

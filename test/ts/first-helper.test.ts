@@ -24,7 +24,9 @@ const limactl = join(scratch, "limactl");
 const out = join(scratch, "lock.json");
 const pins = join(scratch, "package", "image", "helper-pins.json");
 const arch = process.arch === "arm64" ? "aarch64" : "x86_64";
-const helpers = (): string[] => readdirSync("/tmp").filter((name) => name.startsWith("agent-lane-helper-"));
+// Another run of this file, or a real one, may have one of its own.
+let others: ReadonlySet<string> = new Set();
+const helpers = (): string[] => readdirSync("/tmp").filter((name) => name.startsWith("agent-lane-helper-") && !others.has(name));
 
 interface Run {
   readonly status: number | null;
@@ -68,6 +70,7 @@ beforeAll(() => {
   copyFileSync(join(root, "package.json"), join(scratch, "package", "package.json"));
 });
 beforeEach(() => {
+  others = new Set([...others, ...helpers()]);
   for (const path of [log, out, join(scratch, "template")]) rmSync(path, { force: true });
   writeFileSync(pins, "{}\n");
   script();
