@@ -22,13 +22,21 @@ fetch_packages() {
   fi
 }
 
+# The guest's own programs get this environment and no other one: a variable of the machine's must not change a byte. (With
+# PYTHONDONTWRITEBYTECODE Python's modules are compiled otherwise than without it, for one.)
+guest_env() {
+  env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 TZ=UTC SOURCE_DATE_EPOCH="$EPOCH" \
+    PYTHONDONTWRITEBYTECODE=1 "$@"
+}
+in_root() { guest_env chroot "$ROOT" "$@"; }
+
 bootstrap() {
   local names; names=$(sed -n 's/^Package: //p' "$REPO/Packages" | paste -sd,)
   rm -f "$BASE_TAR.tmp"
   # The archive is ours and was checked file by file, so it carries no signature. The kernel's package makes no initrd of
   # Debian's: the image has one of its own.
   chmod 755 "$WORK"
-  TMPDIR=$WORK INITRD=No mmdebstrap --mode=root --variant=minbase --format=tar --architectures="$DEB_ARCH" --include="$names" \
+  guest_env TMPDIR="$WORK" INITRD=No mmdebstrap --mode=root --variant=minbase --format=tar --architectures="$DEB_ARCH" --include="$names" \
     --aptopt='APT::Install-Recommends "false"' --aptopt='APT::Sandbox::User "root"' --aptopt='Acquire::Languages "none"' --dpkgopt=force-unsafe-io \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
@@ -42,7 +50,7 @@ unpack_packages() {
   tar -C "$ROOT" --numeric-owner --xattrs -xf "$BASE_TAR" --exclude='./dev/*'
   KVER=$(cd "$ROOT/lib/modules" && printf '%s\n' * | LC_ALL=C sort -V | tail -n 1)
   local same
-  same=$(chroot "$ROOT" dpkg-query -W -f '${Package} ${Version}\n' | LC_ALL=C sort |
+  same=$(in_root dpkg-query -W -f '${Package} ${Version}\n' | LC_ALL=C sort |
     diff - <(jq -r --arg flavour "$FLAVOUR" '.debs[] | select(.in | index($flavour)) | .name + " " + .version' "$LOCK" | LC_ALL=C sort) || true)
   [ -z "$same" ] || die "the installed packages are not those of the lock file: $(head -n 5 <<<"$same")"
 }

@@ -5,7 +5,7 @@
 # Prints the module files that $@ need, in the order to load them, without repetition.
 module_order() {
   local module
-  for module in "$@"; do chroot "$ROOT" modprobe -S "$KVER" --show-depends "$module"; done |
+  for module in "$@"; do in_root modprobe -S "$KVER" --show-depends "$module"; done |
     awk '$1 == "insmod" && !seen[$2]++ { print $2 }'
 }
 

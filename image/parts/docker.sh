@@ -11,7 +11,7 @@ install_docker() {
     die "the program that holds the daemon's socket could not be built"
   install -D -m 755 "$WORK/docker-socket" "$ROOT/usr/lib/agent-lane/start.d/docker-socket"
   install -D -m 644 "$HERE/docker/daemon.json" "$ROOT/etc/docker/daemon.json"
-  chroot "$ROOT" usermod -a -G docker agent
+  in_root usermod -a -G docker agent
   install_plugins
 }
 

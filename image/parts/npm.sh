@@ -30,7 +30,7 @@ install_npm_packages() {
 install_node() {
   tar -xzOf "$NPM_TARBALL" package/bin/node >"$ROOT/usr/local/bin/node"
   chmod 755 "$ROOT/usr/local/bin/node"
-  [ "$(chroot "$ROOT" node --version)" = "v$1" ] || die "Node does not run in the guest's file system"
+  [ "$(in_root node --version)" = "v$1" ] || die "Node does not run in the guest's file system"
 }
 
 install_npm() {
@@ -40,7 +40,7 @@ install_npm() {
   ln -s ../lib/node_modules/npm/bin/npm-cli.js "$usr/bin/npm"
   ln -s ../lib/node_modules/npm/bin/npx-cli.js "$usr/bin/npx"
   chmod 755 "$usr/lib/node_modules/npm/bin/npm-cli.js" "$usr/lib/node_modules/npm/bin/npx-cli.js"
-  [ "$(chroot "$ROOT" npm --version)" = "$1" ] || die "npm does not run in the guest's file system"
+  [ "$(in_root npm --version)" = "$1" ] || die "npm does not run in the guest's file system"
 }
 
 # A coding agent's platform package holds a native program of the agent's name; the package is kept whole, since the

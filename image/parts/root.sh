@@ -11,10 +11,10 @@ install_shell() {
     "$HERE/build-shell" "$REPO/sources" "$WORK/dash" "$STATIC_CC" "$TRIPLET" "$CACHE/shell.log"
     mv -f "$WORK/dash" "$built"
   fi
-  chroot "$ROOT" dpkg-divert --quiet --local --rename --divert /usr/bin/dash.dynamic --add /usr/bin/dash 2>/dev/null ||
-    chroot "$ROOT" dpkg-divert --quiet --local --rename --divert /bin/dash.dynamic --add /bin/dash
+  in_root dpkg-divert --quiet --local --rename --divert /usr/bin/dash.dynamic --add /usr/bin/dash 2>/dev/null ||
+    in_root dpkg-divert --quiet --local --rename --divert /bin/dash.dynamic --add /bin/dash
   install -m 755 "$built" "$ROOT/bin/dash"
-  [ "$(chroot "$ROOT" /bin/sh -c 'echo $((6*7))')" = 42 ] || die "the guest's shell does not run"
+  [ "$(in_root /bin/sh -c 'echo $((6*7))')" = 42 ] || die "the guest's shell does not run"
 }
 
 install_files() {
@@ -33,11 +33,11 @@ install_files() {
 
 install_users() {
   # The login user runs one shell per ssh session: the static busybox starts in a seventh of bash's time when emulated.
-  chroot "$ROOT" useradd -m -k /nonexistent -u 1000 -s /usr/lib/agent-lane/sh -p '*' lane 2>/dev/null
-  chroot "$ROOT" useradd -m -u 1001 -s /bin/bash -p '*' agent
+  in_root useradd -m -k /nonexistent -u 1000 -s /usr/lib/agent-lane/sh -p '*' lane 2>/dev/null
+  in_root useradd -m -u 1001 -s /bin/bash -p '*' agent
   rm -f "$ROOT"/home/lane/.[a-z]*
   chmod 700 "$ROOT/home/lane"
   echo 'lane ALL=(ALL) NOPASSWD:ALL' >"$ROOT/etc/sudoers.d/lane"
   chmod 440 "$ROOT/etc/sudoers.d/lane"
-  chroot "$ROOT" visudo -cq || die "the guest's sudoers are not valid"
+  in_root visudo -cq || die "the guest's sudoers are not valid"
 }

@@ -171,7 +171,7 @@ export async function firstHelper(image: FirstImage, { limactlPath, memoryGiB }:
     say("image: waiting for the first helper, a cloud image, to boot");
     started = true;
     await must("limactl start", ["start", "--timeout", `${START_MINUTES}m`, NAME], { seconds: (START_MINUTES + 1) * 60 });
-    await must("a first command", shell(`mkdir -p ${RECIPE} && chmod 777 ${RECIPE}`), { seconds: 300 });
+    await must("a first command", shell(`mkdir -p ${RECIPE} && chown lane ${RECIPE}`), { seconds: 300 });
   } catch (error) {
     await close();
     throw error;
