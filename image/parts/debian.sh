@@ -34,9 +34,10 @@ bootstrap() {
   local names; names=$(sed -n 's/^Package: //p' "$REPO/Packages" | paste -sd,)
   rm -f "$BASE_TAR.tmp"
   # The archive is ours and was checked file by file, so it carries no signature. The kernel's package makes no initrd of
-  # Debian's: the image has one of its own.
+  # Debian's: the image has one of its own. What is mounted meanwhile is seen by mmdebstrap alone, and is gone with it however it ends:
+  # a mount that a killed build has left would keep every later one from removing the rest.
   chmod 755 "$WORK"
-  guest_env TMPDIR="$WORK" INITRD=No mmdebstrap --mode=root --variant=minbase --format=tar --architectures="$DEB_ARCH" --include="$names" \
+  guest_env TMPDIR="$WORK" INITRD=No unshare --mount --propagation private mmdebstrap --mode=root --variant=minbase --format=tar --architectures="$DEB_ARCH" --include="$names" \
     --aptopt='APT::Install-Recommends "false"' --aptopt='APT::Sandbox::User "root"' --aptopt='Acquire::Languages "none"' --dpkgopt=force-unsafe-io \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
