@@ -169,21 +169,21 @@ describe("input", () => {
 
   it("that fails ends the command and says so", async () => {
     const said = await play(`
-      async function* broken() { yield "some"; await sleep(300); throw new Error("the disk is gone"); }
-      report("error", await refused(() => lane.exec("cat; echo whole", { stdin: Readable.from(broken()) })));
+      let came, back = new Promise((resolve) => { came = resolve; });
+      async function* broken() { yield "some\\n"; await back; throw new Error("the disk is gone"); }
+      report("error", await refused(() => lane.exec("cat; echo whole", { stdin: Readable.from(broken()), onLine: came })));
       const cut = new PassThrough();
-      cut.write("some");
-      setTimeout(() => cut.destroy(), 300);
-      report("cut", await refused(() => lane.exec("cat; echo whole", { stdin: cut })));
+      cut.write("some\\n");
+      report("cut", await refused(() => lane.exec("cat; echo whole", { stdin: cut, onLine: () => cut.destroy() })));
       const full = new Readable({ read() { this.push(Buffer.alloc(65536)); } });
       setTimeout(() => full.destroy(new Error("the disk is gone")), 1500);
       report("full", await refused(() => lane.exec("exec sleep 90", { stdin: full })).then((e) => [e.code, e.cause]));
       report("objects", await refused(() => lane.exec("cat", { stdin: Readable.from([{ a: 1 }]) })));
       report("before", await refused(() => lane.exec("cat", { stdin: cut })).then((e) => e.code));
       report("fine", (await lane.exec("echo fine")).stdout);`);
-    expect(said["error"]).toMatchObject({ code: "STDIN_FAILED", stdout: "some", cause: "the disk is gone" });
+    expect(said["error"]).toMatchObject({ code: "STDIN_FAILED", stdout: "some\n", cause: "the disk is gone" });
     expect((said["error"] as { message: string }).message).toContain("the disk is gone");
-    expect(said["cut"]).toMatchObject({ code: "STDIN_FAILED", stdout: "some", cause: "it was closed before its end" });
+    expect(said["cut"]).toMatchObject({ code: "STDIN_FAILED", stdout: "some\n", cause: "it was closed before its end" });
     expect(said["full"]).toEqual(["STDIN_FAILED", "the disk is gone"]); // though the command took nothing any more
     expect(said["objects"]).toMatchObject({ code: "STDIN_FAILED", cause: "it gave an object instead of bytes or text" });
     expect(said["before"]).toBe("STDIN_FAILED");
