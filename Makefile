@@ -9,7 +9,7 @@ B := build/core/$(VARIANT)
 PRE := prebuilds/$(OS)-$(ARCH)
 CC ?= cc
 # What is compiled here is never shipped, so where there is a ccache what it has seen before is taken from it.
-CCACHE ?= $(shell command -v ccache)
+CCACHE := $(or $(CCACHE),$(shell command -v ccache))
 WARN := -std=c11 -pedantic -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wconversion -Wvla \
   -Wswitch-enum -Wformat=2 -Wno-gnu-statement-expression $(if $(WERROR),-Werror)
 HARDEN := -fstack-protector-strong -fvisibility=hidden -D_GNU_SOURCE

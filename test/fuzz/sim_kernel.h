@@ -207,8 +207,7 @@ sim_splice(int in, void *in_at, int to, void *to_at, size_t n, unsigned flags) {
   if (to == FD_HELD + 1 && own_pipes[0].len > 0) broken("the agent's own pipe is not empty");
   if (n > sizeof(bytes)) n = sizeof(bytes);
   if (in == 0) { /* what has come, into a command's pipe */
-    uint8_t none;
-    if (to_agent.len == 0) return take_stream(&none, 0);
+    if (to_agent.len == 0) return take_stream(bytes, 0);
     ssize_t put = sim_write(to, to_agent.bytes, n < to_agent.len ? n : to_agent.len);
     if (put > 0) (void) take_stream(bytes, (size_t) put);
     return put;
