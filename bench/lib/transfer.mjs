@@ -25,7 +25,7 @@ export async function withPlace(work) {
  * and are watched. Each turn clears, then does the work; a rate is amount / seconds. Gives {rows, samples, grown: MiB
  * by which our process grew in all its turns}.
  */
-export async function compare(ways, check) {
+export async function compare(ways, check, rounds = 3) {
   const watch = memoryWatch(), ours = Object.keys(ways).filter((name) => name.startsWith("ours"));
   const turn = (name, { amount, clear, work }) => async () => {
     await clear();
@@ -38,7 +38,7 @@ export async function compare(ways, check) {
   }
   await check();
   const turns = Object.fromEntries(Object.entries(ways).map(([name, way]) => [name, turn(name, way)]));
-  const samples = await alternate(roundsOr(3), turns);
+  const samples = await alternate(roundsOr(rounds), turns);
   const rows = Object.fromEntries(Object.entries(ways).map(([name, { label }]) => [name, label]));
   return { rows, samples, grown: watch.grown() };
 }

@@ -116,11 +116,19 @@ typedef struct al_agent_s {
 
 extern al_agent_t al_agent;
 
+/* calm.c: when the channel is left alone. */
+void
+al_calm_came(uint64_t total, bool bulk); /* bytes have come; as al_io_bulk says */
+uint64_t
+al_calm_take(void); /* how long the channel is to be left alone now, once; in ns */
+
 /* io.c: the channel's two buffers and pacing. */
 int
 al_io_fill(void); /* one read, or a frame's bytes moved to their command: 1 = something came, 0 = EOF, -1 = nothing now */
 bool
 al_io_next(al_frame_t *f); /* a whole frame, or of a large DATA a part; valid until the next al_io_fill; fatal when malformed */
+bool
+al_io_bulk(uint64_t *total); /* whether large frames of a command's stdin come one after the other; total: bytes read so far */
 bool
 al_io_frame(uint32_t stream, uint8_t type, uint8_t flags, const void *payload, uint32_t len); /* false = no room now */
 uint8_t *

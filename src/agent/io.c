@@ -18,6 +18,8 @@
 
 #define CRUMB 32768u
 
+#define BULK_LEAST 1024u /* in bulk a call for so few is cheaper than the reading of what lies behind them */
+
 static uint8_t in_buf[IN_SIZE];
 static size_t in_off, in_len;
 static bool is_port; /* a virtio port gives a page at a time, however much there is */
@@ -25,6 +27,8 @@ static uint64_t in_total, in_acked;
 /* Of a large DATA frame, what has not come yet: it is handed out, or moved to its command, as it comes. */
 static struct { uint32_t stream, left; uint8_t flags; } coming;
 static bool no_splice_in;
+/* The last frame was handed out in parts: of the next one the header is read alone, so that its bytes can be moved. */
+static bool in_bulk;
 
 static uint8_t out_buf[OUT_SIZE];
 static size_t out_off, out_len;
@@ -37,7 +41,7 @@ static int held[2] = {-1, -1}, framed[2] = {-1, -1};
  * Returns whether something went. */
 static bool
 splice_in(void) {
-  if (coming.left < SPLICE_LEAST || in_len > 0 || is_port || no_splice_in) return false;
+  if (coming.left < (in_bulk ? 1 : SPLICE_LEAST) || in_len > 0 || is_port || no_splice_in) return false;
   int to = al_stream_sink(coming.stream, coming.flags, coming.left);
   if (to < 0) return false;
   ssize_t moved = splice(0, NULL, to, NULL, coming.left, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
@@ -56,10 +60,11 @@ al_io_fill(void) {
     memmove(in_buf, in_buf + in_off, in_len);
     in_off = 0;
   }
+  size_t most = in_bulk && coming.left == 0 && in_len < AL_FRAME_HEADER ? AL_FRAME_HEADER : sizeof(in_buf);
   ssize_t n;
   bool any = false;
   do {
-    n = read(0, in_buf + in_len, sizeof(in_buf) - in_len);
+    n = read(0, in_buf + in_len, most - in_len);
     if (n > 0) in_len += (size_t) n;
     any = any || n > 0;
   } while (is_port && n > 0 && in_len < sizeof(in_buf));
@@ -89,9 +94,11 @@ next_part(al_frame_t *f) {
 static bool
 begin_part(void) {
   const uint8_t *p = in_buf + in_off;
-  if (in_len < AL_FRAME_HEADER || p[4] != AL_F_DATA || is_port || no_splice_in) return false;
+  if (in_len < AL_FRAME_HEADER || is_port || no_splice_in) return false;
   uint32_t stream = al_get32(p), len = al_get32(p + 8), missing = len - (uint32_t) (in_len - AL_FRAME_HEADER);
-  if (missing < SPLICE_LEAST || al_stream_sink(stream, p[5], len) < 0) return false;
+  uint32_t least = in_bulk ? BULK_LEAST : SPLICE_LEAST;
+  in_bulk = p[4] == AL_F_DATA && missing >= least && al_stream_sink(stream, p[5], len) >= 0;
+  if (!in_bulk) return false;
   coming.stream = stream, coming.left = len, coming.flags = p[5];
   in_total += AL_FRAME_HEADER;
   taken(AL_FRAME_HEADER);
@@ -108,6 +115,12 @@ al_io_next(al_frame_t *f) {
   taken((size_t) n);
   if (f->type != AL_F_ACK) in_total += (uint64_t) n;
   return true;
+}
+
+bool
+al_io_bulk(uint64_t *total) {
+  *total = in_total;
+  return in_bulk;
 }
 
 uint8_t *
@@ -182,6 +195,7 @@ al_io_ack(void) {
 void
 al_io_init(bool port) {
   is_port = port;
+  if (!port) (void) fcntl(0, F_SETPIPE_SZ, (int) AL_PIPE); /* where it is a pipe, it holds what is on the way */
   int size = FRAMED_PLACES * (int) sysconf(_SC_PAGESIZE);
   if (pipe2(framed, O_CLOEXEC | O_NONBLOCK) != 0) return;
   if (fcntl(framed[0], F_SETPIPE_SZ, size) >= size && pipe2(held, O_CLOEXEC | O_NONBLOCK) == 0) return;

@@ -19,13 +19,15 @@
 
 #define POLLS_FIXED 3 /* channel in, channel out, attaching */
 #define POLLS_MAX (POLLS_FIXED + AL_STREAMS_MAX * AL_SUBS)
+#define FILLS 64 /* in a turn */
 #define SYS_CLOSE_RANGE 436 /* the same number on every architecture */
 
 al_agent_t al_agent;
 
 static volatile sig_atomic_t child_ended, stop_asked;
 static pid_t own_pid;
-static bool one_file; /* stdin and stdout are the same open file */
+static bool one_file;   /* stdin and stdout are the same open file */
+static bool left_alone; /* the channel, in this turn's wait */
 static int null_fd = -1;
 static uint64_t pongs[AL_PONGS_MAX];
 static size_t pongs_len;
@@ -126,6 +128,22 @@ take_frames(void) {
   while (al_io_next(&f)) dispatch(&f);
 }
 
+/* What has come. In bulk that is a header and its bytes by turns, for as long as there are some: at most FILLS. */
+static void
+take_channel(void) {
+  bool came = false, bulk = true;
+  uint64_t total = 0;
+  for (int i = 0; i < FILLS && bulk; i++) {
+    int r = al_io_fill();
+    if (r == 0) al_stop_eof(0);
+    if (r < 0) break;
+    take_frames();
+    came = true;
+    bulk = al_io_bulk(&total);
+  }
+  if (came) al_calm_came(total, bulk);
+}
+
 /* A virtio port is one file, and must be in a poll once only. Linux's poll of a port takes the next buffer off the queue
  * to look whether there is one; when that happens for the entry that did not ask for POLLIN, after the one that did had
  * found nothing, then the interrupt finds the queue empty and wakes nobody: the bytes lie there until more come. */
@@ -152,7 +170,10 @@ collect(uint64_t now, uint64_t *timeout_ns) {
   bool room = al_io_data_room() > 0;
   *timeout_ns = UINT64_MAX;
   short out = al_io_pending() ? POLLOUT : 0;
-  add_poll(&n, 0, (short) (POLLIN | (one_file ? out : 0)), 0, 0);
+  uint64_t calm = al_calm_take();
+  left_alone = calm > 0;
+  if (left_alone) *timeout_ns = calm;
+  add_poll(&n, left_alone ? -1 : 0, (short) (POLLIN | (one_file ? out : 0)), 0, 0);
   add_poll(&n, one_file ? -1 : 1, out, 0, 0);
   add_poll(&n, al_attach_fd(), POLLIN, 0, 0);
   for (size_t i = 0; i < al_agent.slots_high; i++) {
@@ -197,10 +218,7 @@ handle(size_t n) {
     s->ready[polls_for[i].sub] = true;
     if (polls_for[i].sub == AL_SUB_STDIN) al_stream_feed(s);
   }
-  if ((polls[0].revents & ~POLLOUT) != 0) {
-    if (al_io_fill() == 0) al_stop_eof(0);
-    take_frames();
-  }
+  if (left_alone || (polls[0].revents & ~POLLOUT) != 0) take_channel();
   if (polls[1].revents & (POLLERR | POLLNVAL)) al_stop_eof(0);
   if (polls[2].revents != 0) al_attach_turn();
 }
@@ -213,7 +231,7 @@ turn(const sigset_t *mask) {
   int got = ppoll(polls, n, wait_ns == UINT64_MAX ? NULL : &t, mask);
   if (got < 0 && errno != EINTR) al_stop_reject(AL_REJECT_SETUP, "poll failed in the guest");
   if (stop_asked) al_stop_eof(0);
-  if (got > 0) handle(n);
+  if (got > 0 || left_alone) handle(n);
   if (child_ended) reap();
   send_pongs();
   al_io_ack();

@@ -232,6 +232,7 @@ al_stream_sunk(uint32_t stream, uint32_t n) {
   al_slot_t *s = find(stream);
   s->credit[AL_SUB_STDIN] -= n;
   s->eaten += n;
+  al_stream_widen(s, AL_SUB_STDIN);
 }
 
 static void

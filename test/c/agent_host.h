@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A scripted host for the lane agent: starts it over a socketpair, speaks the real codec, keeps credits and pacing. */
+/* A scripted host for the lane agent: starts it over a socketpair, or two pipes as a login has them, speaks the real codec, keeps credits and pacing. */
 #ifndef AL_AGENT_HOST_H
 #define AL_AGENT_HOST_H
 
@@ -13,7 +13,7 @@
 #define PEER_WAIT_MS 20000
 
 typedef struct peer_s {
-  int fd;
+  int fd, to;                 /* to: what is written to, when it is not fd; else 0 */
   pid_t pid;
   bool no_ack, no_credit;     /* what the peer would otherwise do by itself */
   uint8_t buf[2 * (AL_FRAME_HEADER + AL_FRAME_MAX)];
@@ -83,29 +83,53 @@ peer_teardown(void **state) {
   return 0;
 }
 
+/* `pipes`: the agent's stdin and stdout are two pipes. */
 static inline void
-peer_start_with(peer_t *p, const char *const *args, int (*before)(void)) {
-  int fds[2];
+peer_start_on(peer_t *p, const char *const *args, int (*before)(void), bool pipes) {
+  int mine[2], its[2]; /* to read and to write */
   memset(p, 0, sizeof(*p));
   if (access(peer_agent(), X_OK) != 0) {
     print_message("skipped: %s is not built\n", peer_agent());
     skip();
   }
-  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  if (pipes) {
+    int in[2], out[2];
+    assert_int_equal(pipe2(in, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    mine[0] = out[0], mine[1] = in[1], its[0] = in[0], its[1] = out[1];
+  } else {
+    int fds[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    mine[0] = mine[1] = fds[0], its[0] = its[1] = fds[1];
+  }
   p->pid = al_test_fork();
   assert_true(p->pid >= 0);
   if (p->pid == 0) {
-    dup2(fds[1], 0);
-    dup2(fds[1], 1);
-    close(fds[0]); /* `before` may stay in between without an exec */
-    close(fds[1]);
+    dup2(its[0], 0);
+    dup2(its[1], 1);
+    for (int i = 0; i < 2; i++) close(mine[i]), close(its[i]); /* `before` may stay in between without an exec */
     signal(SIGPIPE, SIG_DFL);
     if (before != NULL && before() != 0) _exit(120);
     execv(peer_agent(), (char *const *) (uintptr_t) args);
     _exit(127);
   }
-  close(fds[1]);
-  p->fd = fds[0];
+  close(its[0]);
+  if (pipes) close(its[1]);
+  p->fd = mine[0];
+  p->to = pipes ? mine[1] : 0;
+}
+
+static inline void
+peer_start_with(peer_t *p, const char *const *args, int (*before)(void)) {
+  peer_start_on(p, args, before, false);
+}
+
+static inline void
+peer_close(peer_t *p) {
+  if (p->fd >= 0) close(p->fd);
+  if (p->to > 0) close(p->to);
+  p->fd = -1;
+  p->to = 0;
 }
 
 static inline void
@@ -118,9 +142,10 @@ static inline void
 peer_send(peer_t *p, uint32_t stream, uint8_t type, uint8_t flags, const void *payload, size_t n) {
   uint8_t head[AL_FRAME_HEADER];
   al_frame_header(head, stream, type, flags, (uint32_t) n);
-  send(p->fd, head, sizeof(head), MSG_NOSIGNAL);
+  int to = p->to > 0 ? p->to : p->fd;
+  if (write(to, head, sizeof(head)) != sizeof(head)) n = 0; /* SIGPIPE is ignored */
   for (size_t done = 0; done < n;) {
-    ssize_t w = send(p->fd, (const uint8_t *) payload + done, n - done, MSG_NOSIGNAL);
+    ssize_t w = write(to, (const uint8_t *) payload + done, n - done);
     if (w <= 0) break; /* the agent is gone: the next read says so */
     done += (size_t) w;
   }
@@ -226,8 +251,7 @@ peer_wait(peer_t *p) {
   int status = 0;
   uint64_t deadline = peer_now_ms() + PEER_WAIT_MS;
   while (p->fd >= 0 && peer_next(p, &f, PEER_WAIT_MS) > 0 && peer_now_ms() < deadline) continue;
-  if (p->fd >= 0) close(p->fd);
-  p->fd = -1;
+  peer_close(p);
   while (waitpid(p->pid, &status, WNOHANG) == 0) {
     if (peer_now_ms() > deadline) {
       kill(p->pid, SIGKILL);
@@ -241,8 +265,7 @@ peer_wait(peer_t *p) {
 
 static inline void
 peer_stop(peer_t *p) {
-  close(p->fd);
-  p->fd = -1;
+  peer_close(p);
   assert_int_equal(peer_wait(p), 0);
 }
 

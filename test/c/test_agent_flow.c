@@ -2,13 +2,16 @@
 /* The lane agent as a local process: flow control, of stdin, of output, and of the whole channel. */
 #include "agent_host.h"
 
-/* In and out through a command that writes what it reads, with both windows and the pacing kept. */
+/* In and out through a command that writes what it reads, with both windows and the pacing kept. over_pipes: as by a
+ * login; then pings and bytes of another command come in between. gap_us: after each frame; without one, every eighth is small. */
 static void
-through(const char *command, size_t total) {
+through(const char *command, size_t total, bool over_pipes, unsigned gap_us) {
+  const char *args[] = {"agent", "--local", "--secret", peer_path("secret"), NULL};
   peer_t p;
-  result_t r = {0};
-  peer_start(&p);
+  result_t r = {0}, other = {0};
+  peer_start_on(&p, args, NULL, over_pipes);
   peer_hello(&p);
+  uint32_t beside = over_pipes ? peer_exec(&p, AL_EXEC_STDIN, "cat") : 0, frames = 0, small = 0, pongs = 0;
   uint8_t *in = malloc(total);
   assert_non_null(in);
   for (size_t i = 0; i < total; i++) in[i] = (uint8_t) (i * 2654435761u >> 13);
@@ -19,18 +22,39 @@ through(const char *command, size_t total) {
     size_t window = AL_WINDOW_DEFAULT + r.credited - at, n = total - at;
     uint64_t unacked = p.sent - p.sent_acked;
     if (n > 50000) n = 50000;
+    if (over_pipes && gap_us == 0 && frames % 8 == 7 && n > 700) n = 700;
     if (n > window) n = window;
     if (n > 0 && unacked + AL_FRAME_HEADER + n <= AL_PACING_DEFAULT) {
       peer_send(&p, id, AL_F_DATA, AL_SUB_STDIN, in + at, n);
       at += n;
+      if (gap_us > 0) usleep(gap_us);
+      if (over_pipes && ++frames % 25 == 0) {
+        peer_send64(&p, AL_F_PING, ++small);
+        peer_send(&p, beside, AL_F_DATA, AL_SUB_STDIN, "beside", 6);
+      }
       continue;
     }
-    if (at == total && !ended) peer_send(&p, id, AL_F_END, AL_SUB_STDIN, NULL, 0), ended = true;
+    if (at == total && !ended) {
+      peer_send(&p, id, AL_F_END, AL_SUB_STDIN, NULL, 0), ended = true;
+      if (over_pipes) peer_send(&p, beside, AL_F_END, AL_SUB_STDIN, NULL, 0);
+    }
     al_frame_t f;
     assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
     if (f.stream == id) peer_take(&f, &r);
+    if (f.stream == beside && beside != 0) peer_take(&f, &other);
+    if (f.type == AL_F_PONG) assert_int_equal(al_get64(f.payload), ++pongs);
     assert_true(r.credited <= at);
   }
+  while (over_pipes && !other.exited) {
+    al_frame_t f;
+    assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
+    if (f.stream == beside) peer_take(&f, &other);
+    if (f.type == AL_F_PONG) assert_int_equal(al_get64(f.payload), ++pongs);
+  }
+  assert_int_equal(pongs, small);
+  assert_int_equal(other.out_len, 6 * small);
+  for (uint32_t i = 0; i < small; i++) assert_memory_equal(other.out + (size_t) 6 * i, "beside", 6);
+  free(other.out);
   assert_int_equal(r.out_len, total);
   assert_memory_equal(r.out, in, total);
   free(in);
@@ -41,14 +65,35 @@ through(const char *command, size_t total) {
 static void
 test_stdin_five_megabytes_through_cat(void **state) {
   (void) state;
-  through("cat", 5000000);
+  through("cat", 5000000, false, 0);
+}
+
+/* Over a login large frames are moved from pipe to pipe, and the channel is left alone for moments. */
+static void
+test_stdin_in_bulk_over_pipes(void **state) {
+  (void) state;
+  through("cat", 40000000, true, 0);
+  through("head -c 3000000; sleep 0.3; cat", 5000000, true, 0);
+  /* Slow enough for moments, and nothing comes out before all is in: acknowledgements of output end the bulk. */
+  through("f=$(mktemp) && cat >$f && cat $f && rm $f", 6000000, true, 2000);
 }
 
 /* Who reads in bits leaves both its pipe and the agent's own area full, so what waits there is moved as more comes. */
 static void
+slow_reader(bool over_pipes) {
+  through("for i in 1 2 3 4 5 6 7 8; do sleep 0.1; dd bs=70000 count=1 iflag=fullblock 2>/dev/null; done; cat", 1500000, over_pipes, 0);
+}
+
+static void
 test_stdin_of_a_slow_reader(void **state) {
   (void) state;
-  through("for i in 1 2 3 4 5 6 7 8; do sleep 0.1; dd bs=70000 count=1 iflag=fullblock 2>/dev/null; done; cat", 1500000);
+  slow_reader(false);
+}
+
+static void
+test_stdin_of_a_slow_reader_over_pipes(void **state) {
+  (void) state;
+  slow_reader(true);
 }
 
 static void
@@ -173,7 +218,9 @@ int
 main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_stdin_five_megabytes_through_cat),
+    cmocka_unit_test(test_stdin_in_bulk_over_pipes),
     cmocka_unit_test(test_stdin_of_a_slow_reader),
+    cmocka_unit_test(test_stdin_of_a_slow_reader_over_pipes),
     cmocka_unit_test(test_stdin_reader_gone_bytes_are_credited),
     cmocka_unit_test(test_output_never_exceeds_credit),
     cmocka_unit_test(test_output_follows_the_channel),

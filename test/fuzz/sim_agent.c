@@ -122,6 +122,7 @@ al_stop_eof(int code) {
 
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wmissing-prototypes" /* of its main */
+#include "agent/calm.c"
 #include "agent/io.c"
 #include "agent/hello.c"
 #include "agent/pump.c"
