@@ -207,6 +207,16 @@ it("with a pinned key only what it has signed is imported, verified and started 
     const row = (await json("ls")).find((each) => each.signed);
     const again = await createLane({ ...mine, image: row.id });
     await again.close();
+    // Two in the store, each by another key: the manifest names the right one for each.
+    const theirs = copy((m) => ({ ...m, created: "2026-01-03T00:00:00Z" }));
+    writeFileSync(theirs + "/manifest.json.minisig", other.sign(readFileSync(theirs + "/manifest.json")));
+    const each = [];
+    for (const image of [(await json("import", theirs)).id, row.id]) {
+      const lane = await createLane({ ...asked, image });
+      await lane.close();
+      each.push(first(lane.facts.manifest).image.signature.key);
+    }
+    report("each", each);
     writeFileSync(WT + "/minisign.pub", "untrusted comment: minisign public key\\n" + own.publicKey + "\\n");
     report("valid", await json("inspect", row.id, "--key", WT + "/minisign.pub"));
     report("text", await cli("inspect", row.id, "--key", own.publicKey));
@@ -235,6 +245,7 @@ it("with a pinned key only what it has signed is imported, verified and started 
   const manifest = said["manifest"] as { image: { manifestSha256: string } };
   const signature = { manifestSha256: manifest.image.manifestSha256, keyId: said["id"], key: ours };
   expect(manifest).toMatchObject({ image: { signature }, options: { imageKeys: said["keys"] } });
+  expect(said["each"]).toEqual(said["keys"]);
   expect(said["words"]).toContain(`signed by ${ours}`);
   expect(said["unasked"]).toMatchObject({ image: { signature: { ...signature, key: null } }, options: { imageKeys: null } });
   expect(said["none"]).toMatchObject({ image: { signature: null }, options: { imageKeys: null } });
