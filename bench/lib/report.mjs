@@ -28,11 +28,16 @@ export const percentile = (values, p) => {
   return sorted[Math.min(sorted.length - 1, Math.ceil((sorted.length * p) / 100) - 1)];
 };
 
-/** Runs `ways` ({name: work}) one after the other, `rounds` times; `work` gives a number. Gives {name: numbers}. */
+/**
+ * Runs `ways` ({name: work}) one after the other, `rounds` times; `work` gives a number. Gives {name: numbers}. Each
+ * round begins with another: what one leaves behind (caches, pages to be written) is not always the same one's burden.
+ */
 export async function alternate(rounds, ways) {
   const samples = Object.fromEntries(Object.keys(ways).map((name) => [name, []]));
+  const all = Object.entries(ways);
   for (let i = 0; i < rounds; i++)
-    for (const [name, work] of Object.entries(ways)) {
+    for (let k = 0; k < all.length; k++) {
+      const [name, work] = all[(i + k) % all.length];
       samples[name].push(round(await work(), 3));
       console.log(`round ${i + 1} of ${rounds}: ${name} ${samples[name].at(-1)}`);
     }
