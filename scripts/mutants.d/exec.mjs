@@ -21,7 +21,7 @@ export default [
   { name: "bytes of a part are forgotten", file: "src/agent/io.c", test: "c:test_agent_flow",
     from: `coming.left = len, coming.flags`, to: `coming.left = len - (missing == len), coming.flags` },
   { name: "the channel is left alone too long", file: "src/agent/calm.c", test: "c:test_agent_flow",
-    from: `uint64_t ns = is_due ? moment_ns : 0;`, to: `uint64_t ns = due ? 30000000000u : 0;` },
+    from: `uint64_t ns = is_due ? moment_ns : 0;`, to: `uint64_t ns = is_due ? 30000000000u : 0;` },
   // On the host.
   { name: "own standstill is the guest's silence", file: "src/chan.c", test: "c:test_chan_time",
     from: `if (late > c->opts.ping_ms / TICKS) {`, to: `if (late > c->opts.ping_ms * 1000) {` },

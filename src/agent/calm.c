@@ -4,7 +4,7 @@
  * while there are none. */
 #include "agent.h"
 
-#define WORTH 65536u /* what comes in a moment; the host has at least twice that on the way, so it need not stop */
+#define WORTH 65536u /* what comes in a moment: less than the host may have on the way (AL_PACING_LEAST), so it need not stop */
 #define LEAST_NS 100000u /* shorter ones gain nothing */
 #define MOST_NS 4000000u
 #define SAMPLE 524288u /* bytes of a measurement */
