@@ -289,7 +289,7 @@ al_chan_open(uv_loop_t *loop, const al_chan_opts_t *opts, const al_chan_cbs_t *c
   uv_timer_init(loop, &c->ack);
   c->turn.data = c->clock.data = c->ack.data = c;
   c->handles = 3;
-  c->pacing = (al_pacing_t) { .most = AL_PACING_DEFAULT, .slow_ns = SLOW_NS };
+  c->pacing = (al_pacing_t) { .most = AL_PACING_DEFAULT, .alone = AL_PACING_ALONE_HOST, .slow_ns = SLOW_NS };
   c->rx_at = al__chan_now();
   c->hello_due = c->rx_at + c->opts.handshake_ms;
   al__chan_rearm(c);

@@ -26,8 +26,9 @@
  * our RESET: what was on its way is dropped, but checked as before, so that it cannot be more than the stream's own
  * windows allow. */
 
-#define AL_CHUNK_MAX 32768u       /* payload bytes of one stream per round */
-#define AL_WRITE_MAX 131072u      /* bytes of one write */
+#define AL_CHUNK_MAX 32768u       /* payload bytes of one stream per round, when others have some too */
+#define AL_CRUMB 16384u           /* a part of what a stream has is not worth a frame below this */
+#define AL_WRITE_MAX 135168u      /* bytes of one write: two of the largest frames, and small ones */
 #define AL_WRITE_HOLD 4096u       /* fewer are cheaper to copy than to send from where they are */
 #define AL_WRITE_HELD (AL_WRITE_MAX / AL_WRITE_HOLD)
 #define AL_READ_MAX 262144u       /* read buffer: four frames of nearly the largest size */
@@ -104,6 +105,7 @@ struct al_chan_s {
   /* streams, dense, in the order of opening but for removals */
   al_stream_t *streams[AL_STREAMS_MAX];
   unsigned nstreams, next;
+  unsigned senders;      /* of them, those that had bytes for the guest when this write began to be filled */
   unsigned grown;        /* sub-streams with a larger window */
   uint32_t last_id;
   al_stream_t *crossed;  /* reset by us, told, and not acknowledged yet; oldest first */

@@ -190,9 +190,12 @@ static void
 note_senders(al_chan_t *c) {
   uint64_t now = uv_hrtime();
   size_t left;
+  c->senders = 0;
   for (unsigned i = 0; i < c->nstreams; i++) {
     const al_stream_t *s = c->streams[i];
-    if (!s->over && wanted(s, &left) > 0) al_pacing_sent(&c->pacing, s->begun ? s->id : c->last_id + 1, now);
+    if (s->over || wanted(s, &left) == 0) continue;
+    al_pacing_sent(&c->pacing, s->begun ? s->id : c->last_id + 1, now);
+    c->senders++;
   }
 }
 
@@ -201,11 +204,15 @@ static bool
 fill_chunk(al_chan_t *c, al_stream_t *s) {
   if (s->over) return false;
   size_t left, want = wanted(s, &left);
-  if (want > AL_CHUNK_MAX) want = AL_CHUNK_MAX;
+  size_t most = c->senders > 1 || !s->opened ? AL_CHUNK_MAX : AL_FRAME_MAX;
+  if (want > most) want = most;
+  /* Crumbs cost more than they bring, and an agent that takes bulk as it comes loses its step. What we wait for is certain:
+   * all but a crumb of the window, or of the pacing, is on its way, and that is more than the guest keeps to itself. */
+  if (want < left && want < AL_CRUMB) return false;
   if (want > 0) {
     int64_t room = space(c);
-    /* A READ or TREE request is one frame; and crumbs would cost more than they bring. */
-    if (room < (int64_t) want && (room < 1024 || s->kind != AL_F_EXEC)) return wait_for_room(c);
+    /* A READ or TREE request is one frame. */
+    if (room < (int64_t) want && (room < (int64_t) AL_CRUMB || s->kind != AL_F_EXEC)) return wait_for_room(c);
     if (room < (int64_t) want) want = (size_t) room;
   }
   if (!s->opened) {

@@ -14,10 +14,12 @@
 #define AL_FRAME_MAX 65536        /* payload bytes */
 #define AL_STREAM_FROM_GUEST 0x80000000u /* set in ids opened by the guest (none in version 1) */
 #define AL_WINDOW_DEFAULT 262144u /* initial credit of every sub-stream, both directions */
+#define AL_WINDOW_BULK 524288u    /* of a stdin that comes in bulk: the agent credits the difference */
 #define AL_WINDOW_MAX 1048576u    /* no credit may lift a window above this */
 #define AL_PACING_MAX 1048576u     /* no more bytes (headers included) of the whole channel may be unacknowledged */
 #define AL_PACING_DEFAULT 131072u /* what each end keeps to while it knows nothing better */
-#define AL_PACING_ALONE 262144u   /* of a stream that was the only one to send for AL_PACING_ALONE_NS, at least */
+#define AL_PACING_ALONE_GUEST 262144u /* of a stream that was the only one to send for AL_PACING_ALONE_NS, at least; */
+#define AL_PACING_ALONE_HOST 524288u  /* behind the host's data fewer things wait, and each ACK costs the guest a packet */
 #define AL_PACING_ALONE_NS 100000000u
 #define AL_PACING_SLOW_NS 5000000u /* in which most of that should be delivered, for that is what a ping waits */
 #define AL_ACK_EVERY 65536u       /* acknowledge when that many bytes came */

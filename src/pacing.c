@@ -7,7 +7,7 @@
 uint32_t
 al_pacing_most(const al_pacing_t *p, uint64_t now_ns) {
   bool alone = p->sender != 0 && now_ns - p->alone_ns >= AL_PACING_ALONE_NS;
-  return alone && p->most < AL_PACING_ALONE ? AL_PACING_ALONE : p->most;
+  return alone && p->most < p->alone ? p->alone : p->most;
 }
 
 void

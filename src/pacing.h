@@ -7,6 +7,7 @@
 
 typedef struct al_pacing_s {
   uint32_t most;       /* bytes that may be unacknowledged now; begins as AL_PACING_DEFAULT */
+  uint32_t alone;      /* as many at least for a stream that is alone; constant */
   uint64_t slow_ns;    /* less when delivery takes longer, more when it takes less than half; constant */
   uint64_t full_total; /* what was sent in all when nothing more might go, */
   uint64_t full_ns;    /* and when that was; 0 = more may go */

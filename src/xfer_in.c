@@ -50,6 +50,7 @@ static void
 one_closed(xfer_in_t *x) {
   if (--x->handles > 0) return;
   x->base.stats = x->tar.stats; /* the thread is through */
+  al__tar_close(&x->tar); /* a guest that is not may take a minute more */
   al__xfer_ended(&x->base);
   x->told_end = true;
   al__pipe_deinit(&x->pipe);

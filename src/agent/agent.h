@@ -13,6 +13,7 @@
 #define AL_CHUNK 61440u            /* largest DATA payload the agent sends: fifteen pages, see io.c */
 #define AL_PIPE 262144u            /* what a command's pipe holds, where the kernel allows it */
 #define AL_CREDIT_EVERY 65536u     /* give stdin credit back in portions of this size */
+#define AL_CREDIT_LATEST 262144u   /* in bulk it waits for an ACK to go with, up to this size */
 #define AL_PONGS_MAX 64            /* pings not answered yet; more is fatal */
 #define AL_HELLO_MS 30000          /* how long the host may take to say HELLO */
 #define AL_FLUSH_MS 2000           /* how long a REJECT or the last EXIT may take to leave */
@@ -70,6 +71,7 @@ typedef struct al_slot_s {
   bool reaped;                     /* RUN: the main process is gone, exit_* valid */
   bool ready[AL_SUBS];             /* set by the poll round */
   bool wide[AL_SUBS];              /* RUN: its pipe has been asked to hold AL_PIPE */
+  bool bulk;                       /* RUN: stdin's window is AL_WINDOW_BULK */
   uint64_t calm_ns[AL_SUBS];       /* RUN: not looked at before this time */
   int fd[AL_SUBS];                 /* our ends, -1 = closed; with a terminal stdin and stdout are its master */
   int tty;                         /* the terminal's slave until the main process is reaped; -1 = none */
@@ -118,7 +120,9 @@ extern al_agent_t al_agent;
 
 /* calm.c: when the channel is left alone. */
 void
-al_calm_came(uint64_t total, bool bulk); /* bytes have come; as al_io_bulk says */
+al_calm_came(uint64_t total, bool bulk, bool goes_on); /* bytes have come, some of them in bulk, and the last of them too */
+bool
+al_calm_goes_on(void); /* much came, and what comes next will be looked at after a moment, whatever happens */
 uint64_t
 al_calm_take(void); /* how long the channel is to be left alone now, once; in ns */
 
@@ -151,8 +155,8 @@ bool
 al_io_flush(void); /* false = the channel is broken */
 void
 al_io_acked(uint64_t total);
-void
-al_io_ack(void); /* queues an ACK when one is due */
+bool
+al_io_ack(void); /* queues an ACK when one is due; returns whether it did */
 void
 al_io_drain(int ms); /* writes out what is queued, at most that long */
 
@@ -275,7 +279,7 @@ al_stream_sunk(uint32_t stream, uint32_t n); /* so many went */
 void
 al_stream_feed(al_slot_t *s); /* stdin bytes into the pipe */
 void
-al_stream_control(void); /* CREDIT and EXIT frames that are due */
+al_stream_control(bool with_ack); /* CREDIT and EXIT frames that are due; with_ack: an ACK goes out now */
 void
 al_stream_widen(al_slot_t *s, int sub); /* a command that moves much gets a larger pipe, for fewer turns; once */
 void

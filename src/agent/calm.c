@@ -4,34 +4,60 @@
  * while there are none. */
 #include "agent.h"
 
-#define WORTH 65536u /* what comes in a moment: less than the host may have on the way (AL_PACING_LEAST), so it need not stop */
+/* What comes in a moment. A host that keeps less on its way does so because the link is slow, and then less comes. */
+#define WORTH 131072u
+#define MUCH 98304u      /* when fewer have come, the host may be waiting for an acknowledgement */
 #define LEAST_NS 100000u /* shorter ones gain nothing */
 #define MOST_NS 4000000u
-#define SAMPLE 524288u /* bytes of a measurement */
-#define SAMPLE_EVERY 16777216u /* from the beginning of one to the beginning of the next */
+#define BEFORE AL_WINDOW_BULK  /* what may lie in buffers when a measurement begins: the link brings it no faster, but it is here */
+#define SAMPLE 1048576u        /* bytes of a measurement behind that */
+#define SAMPLE_EVERY 33554432u /* from the end of one to the beginning of the next */
 
-static uint64_t begun_ns, begun; /* the measurement, and what had come by then; 0 = none */
-static uint64_t moment_ns;       /* 0 = not known yet */
-static bool is_due;
+static enum { IDLE, EMPTYING, MEASURING, CALM } state;
+static uint64_t due;       /* EMPTYING, CALM: when so much has come, the next state begins */
+static uint64_t began, began_ns; /* MEASURING: what had come when it began, and when that was */
+static uint64_t moment_ns; /* CALM */
+static uint64_t last;      /* what had come by the last call */
+static bool is_due, was_much;
+
+static void
+next_state(uint64_t total) {
+  switch (state) {
+  case IDLE:
+    state = EMPTYING;
+    due = total + BEFORE;
+    return;
+  case EMPTYING:
+    if (total < due) return;
+    state = MEASURING;
+    began = total;
+    began_ns = al_main_now();
+    return;
+  case MEASURING:
+    if (total - began < SAMPLE) return;
+    state = CALM;
+    moment_ns = (al_main_now() - began_ns) * WORTH / (total - began);
+    if (moment_ns > MOST_NS) moment_ns = MOST_NS;
+    due = total + SAMPLE_EVERY;
+    return;
+  case CALM:
+    if (total >= due) state = IDLE;
+    return;
+  }
+}
 
 void
-al_calm_came(uint64_t total, bool bulk) {
-  is_due = false;
-  if (!bulk) {
-    begun_ns = moment_ns = 0;
-    return;
-  }
-  if (begun_ns == 0 || total - begun >= SAMPLE_EVERY) {
-    begun_ns = al_main_now();
-    begun = total;
-    moment_ns = 0;
-    return;
-  }
-  if (moment_ns == 0 && total - begun >= SAMPLE) {
-    moment_ns = (al_main_now() - begun_ns) * WORTH / (total - begun) + 1;
-    if (moment_ns > MOST_NS) moment_ns = MOST_NS;
-  }
-  is_due = moment_ns >= LEAST_NS;
+al_calm_came(uint64_t total, bool bulk, bool goes_on) {
+  was_much = total - last >= MUCH;
+  last = total;
+  if (bulk) next_state(total);
+  else state = IDLE;
+  is_due = goes_on && state == CALM && moment_ns >= LEAST_NS;
+}
+
+bool
+al_calm_goes_on(void) {
+  return is_due && was_much;
 }
 
 uint64_t

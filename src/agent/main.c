@@ -131,17 +131,18 @@ take_frames(void) {
 /* What has come. In bulk that is a header and its bytes by turns, for as long as there are some: at most FILLS. */
 static void
 take_channel(void) {
-  bool came = false, bulk = true;
+  bool came = false, bulk = false, goes_on = true;
   uint64_t total = 0;
-  for (int i = 0; i < FILLS && bulk; i++) {
+  for (int i = 0; i < FILLS && goes_on; i++) {
     int r = al_io_fill();
     if (r == 0) al_stop_eof(0);
     if (r < 0) break;
     take_frames();
     came = true;
-    bulk = al_io_bulk(&total);
+    goes_on = al_io_bulk(&total);
+    bulk = bulk || goes_on;
   }
-  if (came) al_calm_came(total, bulk);
+  if (came) al_calm_came(total, bulk, goes_on);
 }
 
 /* A virtio port is one file, and must be in a poll once only. Linux's poll of a port takes the next buffer off the queue
@@ -234,7 +235,7 @@ turn(const sigset_t *mask) {
   if (got > 0 || left_alone) handle(n);
   if (child_ended) reap();
   send_pongs();
-  al_io_ack();
+  bool acked = al_io_ack();
   if (any_timed()) now = al_main_now();
   if (al_pump_output(now)) reap();
   if (any_timed()) {
@@ -242,7 +243,7 @@ turn(const sigset_t *mask) {
     al_cancel_tick(now);
     al_pump_grace(now);
   }
-  al_stream_control();
+  al_stream_control(acked);
   if (!al_io_flush()) al_stop_eof(0);
 }
 

@@ -12,7 +12,7 @@
 #define AREA_SIZE (AL_OPEN_MAX + 4096u)
 #define AREA_KEEP 16384u /* more than this of an area in use is given back to the kernel at the end */
 
-_Static_assert(AL_WINDOW_DEFAULT <= AL_OPEN_MAX, "one area serves the open request, then stdin");
+_Static_assert(AL_WINDOW_BULK <= AL_OPEN_MAX, "one area serves the open request, then stdin");
 
 /* A stream's open request, then its stdin. Only pages that were written to take memory. */
 static uint8_t areas[AL_STREAMS_MAX][AREA_SIZE] __attribute__((aligned(4096)));
@@ -216,7 +216,7 @@ on_data(al_slot_t *s, const al_frame_t *f) {
   }
   size_t done = s->area_len == 0 ? feed_directly(s, f->payload, f->len) : 0;
   if (s->fd[AL_SUB_STDIN] < 0) return;
-  area_append(s, AL_WINDOW_DEFAULT, f->payload + done, f->len - done);
+  area_append(s, AL_WINDOW_BULK, f->payload + done, f->len - done);
 }
 
 int
@@ -233,6 +233,9 @@ al_stream_sunk(uint32_t stream, uint32_t n) {
   s->credit[AL_SUB_STDIN] -= n;
   s->eaten += n;
   al_stream_widen(s, AL_SUB_STDIN);
+  if (s->bulk) return;
+  s->bulk = true;
+  s->eaten += AL_WINDOW_BULK - AL_WINDOW_DEFAULT;
 }
 
 static void
@@ -246,7 +249,7 @@ on_end(al_slot_t *s, const al_frame_t *f) {
   if (s->tty >= 0) {
     uint8_t eof[2];
     size_t n = al_pty_eof(s, eof);
-    area_append(s, AL_WINDOW_DEFAULT + sizeof(eof), eof, n);
+    area_append(s, AREA_SIZE, eof, n);
   }
   al_stream_feed(s);
 }
@@ -324,15 +327,20 @@ say_exit(const al_slot_t *s) {
   return al_io_frame(s->id, AL_F_EXIT, s->oom ? AL_EXIT_OOM : 0, p, (uint32_t) (24 + n));
 }
 
+static bool
+credit_due(const al_slot_t *s, bool with_ack) {
+  return s->eaten >= (s->bulk && !with_ack ? AL_CREDIT_LATEST : AL_CREDIT_EVERY);
+}
+
 void
-al_stream_control(void) {
+al_stream_control(bool with_ack) {
   for (size_t i = 0; i < al_agent.slots_high; i++) {
     al_slot_t *s = &al_agent.slots[i];
     if (s->state == AL_SLOT_RUN) {
       uint8_t p[4];
       if (s->deaf && al_io_frame(s->id, AL_F_END, AL_SUB_STDIN, NULL, 0)) s->deaf = false;
       al_put32(p, s->eaten);
-      if (s->eaten >= AL_CREDIT_EVERY && al_io_frame(s->id, AL_F_CREDIT, AL_SUB_STDIN, p, 4)) {
+      if (credit_due(s, with_ack) && al_io_frame(s->id, AL_F_CREDIT, AL_SUB_STDIN, p, 4)) {
         s->credit[AL_SUB_STDIN] += s->eaten;
         s->eaten = 0;
       }

@@ -3,9 +3,10 @@
 #include "agent_host.h"
 
 /* In and out through a command that writes what it reads, with both windows and the pacing kept. over_pipes: as by a
- * login; then pings and bytes of another command come in between. gap_us: after each frame; without one, every eighth is small. */
+ * login; then pings and bytes of another command come in between. gap_us: after each frame; without one, every eighth is small.
+ * most: of bytes unacknowledged. */
 static void
-through(const char *command, size_t total, bool over_pipes, unsigned gap_us) {
+through_paced(const char *command, size_t total, bool over_pipes, unsigned gap_us, uint32_t most) {
   const char *args[] = {"agent", "--local", "--secret", peer_path("secret"), NULL};
   peer_t p;
   result_t r = {0}, other = {0};
@@ -22,9 +23,10 @@ through(const char *command, size_t total, bool over_pipes, unsigned gap_us) {
     size_t window = AL_WINDOW_DEFAULT + r.credited - at, n = total - at;
     uint64_t unacked = p.sent - p.sent_acked;
     if (n > 50000) n = 50000;
+    if (n > (most - AL_ACK_EVERY) / 2) n = (most - AL_ACK_EVERY) / 2; /* what may stay unacknowledged for good must not stop us */
     if (over_pipes && gap_us == 0 && frames % 8 == 7 && n > 700) n = 700;
     if (n > window) n = window;
-    if (n > 0 && unacked + AL_FRAME_HEADER + n <= AL_PACING_DEFAULT) {
+    if (n > 0 && unacked + AL_FRAME_HEADER + n <= most) {
       peer_send(&p, id, AL_F_DATA, AL_SUB_STDIN, in + at, n);
       at += n;
       if (gap_us > 0) usleep(gap_us);
@@ -43,7 +45,7 @@ through(const char *command, size_t total, bool over_pipes, unsigned gap_us) {
     if (f.stream == id) peer_take(&f, &r);
     if (f.stream == beside && beside != 0) peer_take(&f, &other);
     if (f.type == AL_F_PONG) assert_int_equal(al_get64(f.payload), ++pongs);
-    assert_true(r.credited <= at);
+    assert_true(r.credited <= at + (over_pipes ? AL_WINDOW_BULK - AL_WINDOW_DEFAULT : 0));
   }
   while (over_pipes && !other.exited) {
     al_frame_t f;
@@ -63,6 +65,11 @@ through(const char *command, size_t total, bool over_pipes, unsigned gap_us) {
 }
 
 static void
+through(const char *command, size_t total, bool over_pipes, unsigned gap_us) {
+  through_paced(command, total, over_pipes, gap_us, AL_PACING_DEFAULT);
+}
+
+static void
 test_stdin_five_megabytes_through_cat(void **state) {
   (void) state;
   through("cat", 5000000, false, 0);
@@ -76,6 +83,91 @@ test_stdin_in_bulk_over_pipes(void **state) {
   through("head -c 3000000; sleep 0.3; cat", 5000000, true, 0);
   /* Slow enough for moments, and nothing comes out before all is in: acknowledgements of output end the bulk. */
   through("f=$(mktemp) && cat >$f && cat $f && rm $f", 6000000, true, 2000);
+}
+
+/* In bulk acknowledgements are put off, but not from a host that has as little under way as one may, or as much. */
+static void
+test_stdin_in_bulk_at_any_pacing(void **state) {
+  (void) state;
+  through_paced("f=$(mktemp) && cat >$f && cat $f && rm $f", 5000000, true, 1000, AL_PACING_LEAST);
+  through_paced("f=$(mktemp) && cat >$f && cat $f && rm $f", 5000000, true, 1000, AL_PACING_ALONE_HOST);
+  through_paced("cat", 20000000, true, 0, AL_PACING_ALONE_HOST);
+}
+
+static void
+send_block(peer_t *p, uint32_t id, size_t n) {
+  static uint8_t block[32768];
+  peer_send(p, id, AL_F_DATA, AL_SUB_STDIN, block, n);
+}
+
+/* A host that stops in the middle of bulk gets the acknowledgement of all but AL_ACK_EVERY, whatever it waits for. */
+static void
+test_stdin_in_bulk_that_stops_is_acknowledged(void **state) {
+  (void) state;
+  const char *args[] = {"agent", "--local", "--secret", peer_path("secret"), NULL};
+  peer_t p;
+  al_frame_t f;
+  result_t r = {0};
+  peer_start_on(&p, args, NULL, true);
+  peer_hello(&p);
+  uint32_t id = peer_exec(&p, AL_EXEC_STDIN, "cat >/dev/null");
+  size_t at = 0;
+  for (int round = 0; round < 40; round++) {
+    for (int i = 0; i < 3 * 16 + round % 16; i++) {
+      while (at + 32768 > AL_WINDOW_DEFAULT + r.credited || p.sent - p.sent_acked > AL_PACING_ALONE_HOST - 40000) {
+        assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
+        if (f.stream == id) peer_take(&f, &r);
+      }
+      send_block(&p, id, 32768);
+      at += 32768;
+      usleep(500);
+    }
+    while (p.sent - p.sent_acked >= AL_ACK_EVERY) {
+      assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
+      if (f.stream == id) peer_take(&f, &r);
+    }
+  }
+  peer_send(&p, id, AL_F_END, AL_SUB_STDIN, NULL, 0);
+  while (!r.exited) {
+    assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
+    if (f.stream == id) peer_take(&f, &r);
+  }
+  assert_true(r.credited > AL_WINDOW_BULK - AL_WINDOW_DEFAULT);
+  peer_stop(&p);
+}
+
+/* The larger window is kept to, in what is taken of a host and in what waits for a command that does not read. */
+static void
+test_stdin_in_bulk_has_a_larger_window_and_no_more(void **state) {
+  (void) state;
+  const char *args[] = {"agent", "--local", "--secret", peer_path("secret"), NULL};
+  peer_t p;
+  al_frame_t f;
+  result_t r = {0};
+  peer_start_on(&p, args, NULL, true);
+  peer_hello(&p);
+  uint32_t id = peer_exec(&p, AL_EXEC_STDIN, "sleep 30");
+  size_t at = 0;
+  do {
+    assert_true(at < AL_WINDOW_DEFAULT);
+    send_block(&p, id, 32768);
+    at += 32768;
+    while (peer_next(&p, &f, 200) == 1)
+      if (f.stream == id) peer_take(&f, &r);
+  } while (r.credited < AL_WINDOW_BULK - AL_WINDOW_DEFAULT);
+  for (; at + 32768 <= AL_WINDOW_DEFAULT + r.credited; at += 32768) {
+    send_block(&p, id, 32768);
+    while (peer_next(&p, &f, 20) == 1)
+      if (f.stream == id) peer_take(&f, &r);
+  }
+  size_t rest = AL_WINDOW_DEFAULT + r.credited - at;
+  if (rest > 0) send_block(&p, id, rest);
+  peer_ping(&p);
+  assert_int_equal(p.reject, 0);
+  /* What its pipe holds is credited. */
+  assert_true(at + rest >= AL_WINDOW_BULK && at + rest <= AL_WINDOW_BULK + 262144);
+  send_block(&p, id, 1);
+  peer_expect_reject(&p, 3);
 }
 
 /* Who reads in bits leaves both its pipe and the agent's own area full, so what waits there is moved as more comes. */
@@ -177,7 +269,7 @@ test_output_follows_the_channel(void **state) {
   p.no_ack = true;
   uint32_t id = peer_exec(&p, 0, "head -c 30000000 /dev/zero");
   for (int i = 0; i < 8; i++) slow = burst(&p, 0); /* it has waited long by then */
-  assert_true(slow <= AL_PACING_ALONE && slow > AL_ACK_EVERY);
+  assert_true(slow <= AL_PACING_ALONE_GUEST && slow > AL_ACK_EVERY);
   p.no_ack = false;
   for (size_t n = 0; n < 20000000;) {
     assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
@@ -185,7 +277,7 @@ test_output_follows_the_channel(void **state) {
   }
   p.no_ack = true;
   fast = burst(&p, 0);
-  assert_true(fast <= AL_PACING_MAX && fast > AL_PACING_ALONE);
+  assert_true(fast <= AL_PACING_MAX && fast > AL_PACING_ALONE_GUEST);
   p.no_ack = false;
   do assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
   while (f.type != AL_F_EXIT);
@@ -202,7 +294,7 @@ test_output_never_exceeds_pacing(void **state) {
   p.no_ack = true;
   uint32_t id = peer_exec(&p, 0, "head -c 1000000 /dev/zero");
   peer_data(&p, id, 90000);
-  assert_true(p.received <= AL_PACING_ALONE);
+  assert_true(p.received <= AL_PACING_ALONE_GUEST);
   assert_true(p.received > AL_PACING_DEFAULT - 40000);
   peer_ping(&p); /* also when everything is stalled */
   p.no_ack = false;
@@ -219,6 +311,9 @@ main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_stdin_five_megabytes_through_cat),
     cmocka_unit_test(test_stdin_in_bulk_over_pipes),
+    cmocka_unit_test(test_stdin_in_bulk_at_any_pacing),
+    cmocka_unit_test(test_stdin_in_bulk_that_stops_is_acknowledged),
+    cmocka_unit_test(test_stdin_in_bulk_has_a_larger_window_and_no_more),
     cmocka_unit_test(test_stdin_of_a_slow_reader),
     cmocka_unit_test(test_stdin_of_a_slow_reader_over_pipes),
     cmocka_unit_test(test_stdin_reader_gone_bytes_are_credited),

@@ -25,7 +25,7 @@ test_chan_sends_no_more_than_pacing_allows(void **state) {
     if (f.type == AL_F_DATA) assert_true(f.len <= 32768);
     if (small == 0) assert_true(in <= 2 * 32768); /* round robin: the small one does not wait for the large one */
   }
-  assert_true(got.counted <= AL_PACING_DEFAULT && got.counted > AL_PACING_DEFAULT - 1024 - AL_FRAME_HEADER);
+  assert_true(got.counted <= AL_PACING_DEFAULT && got.counted > AL_PACING_DEFAULT - AL_CRUMB - AL_FRAME_HEADER);
   assert_int_equal(small, 5000);
   al_stream_signal(v.s, 15, false);
   al_stream_signal(v.s, 15, false);
@@ -59,17 +59,21 @@ test_chan_lets_one_that_is_alone_have_more_under_way(void **state) {
   rig_t r;
   al_frame_t f;
   user_t u;
-  static char block[AL_WINDOW_DEFAULT];
+  static char block[2 * AL_PACING_ALONE_HOST];
+  size_t longest = 0;
   peer_ready(&r, NULL);
   open_exec(&r, &u, true);
   assert_int_equal(al_stream_write(u.s, block, sizeof block), sizeof block);
-  while (next(&r, &f, 2 * AL_PACING_ALONE_NS / 1000000)) {}
-  assert_true(got.counted <= AL_PACING_ALONE);
+  put32(&r, 1, AL_F_CREDIT, 0, sizeof block - AL_WINDOW_DEFAULT);
+  while (next(&r, &f, 2 * AL_PACING_ALONE_NS / 1000000))
+    if (f.type == AL_F_DATA && f.len > longest) longest = f.len;
+  assert_int_equal(longest, AL_FRAME_MAX); /* nor has anybody to wait behind its frames */
+  assert_true(got.counted <= AL_PACING_ALONE_HOST);
   uint64_t first = got.counted;
   put64(&r, AL_F_ACK, 1000); /* makes it look again */
   while (next(&r, &f, 100)) {}
-  assert_true(got.counted > first && got.counted - 1000 > AL_PACING_ALONE - 1024 - AL_FRAME_HEADER);
-  assert_true(got.counted - 1000 <= AL_PACING_ALONE);
+  assert_true(got.counted > first && got.counted - 1000 > AL_PACING_ALONE_HOST - AL_CRUMB - AL_FRAME_HEADER);
+  assert_true(got.counted - 1000 <= AL_PACING_ALONE_HOST);
   rig_end(&r);
 }
 
@@ -97,10 +101,12 @@ test_chan_stdin_keeps_to_its_credit(void **state) {
     if (f.type == AL_F_DATA) in += f.len;
     put64(&r, AL_F_ACK, got.counted);
   }
-  assert_int_equal(in, AL_WINDOW_DEFAULT);
-  put32(&r, 1, AL_F_CREDIT, 0, 1000);
+  assert_true(in <= AL_WINDOW_DEFAULT && in + AL_CRUMB > AL_WINDOW_DEFAULT);
+  put32(&r, 1, AL_F_CREDIT, 0, (uint32_t) (in + AL_CRUMB - AL_WINDOW_DEFAULT - 1));
+  assert_false(next(&r, &f, 50)); /* a crumb: all but it is on its way, so more credit is certain */
+  put32(&r, 1, AL_F_CREDIT, 0, 1);
   expect(&r, &f, AL_F_DATA);
-  assert_int_equal(f.len, 1000);
+  assert_int_equal(f.len, AL_CRUMB);
   put(&r, 1, AL_F_END, 0, NULL, 0); /* the command has closed its stdin */
   put32(&r, 1, AL_F_CREDIT, 0, 1000);
   assert_false(next(&r, &f, 50));

@@ -8,7 +8,7 @@
 static void
 test_pacing_grows_while_fast_and_stops_at_the_largest(void **state) {
   (void) state;
-  al_pacing_t p = {.most = AL_PACING_DEFAULT, .slow_ns = AL_PACING_SLOW_NS};
+  al_pacing_t p = {.most = AL_PACING_DEFAULT, .alone = AL_PACING_ALONE_GUEST, .slow_ns = AL_PACING_SLOW_NS};
   uint64_t total = 0, now = MS;
   for (int i = 0; i < 40; i++) {
     al_pacing_full(&p, total += p.most, now);
@@ -20,7 +20,7 @@ test_pacing_grows_while_fast_and_stops_at_the_largest(void **state) {
 static void
 test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged(void **state) {
   (void) state;
-  al_pacing_t p = {.most = AL_PACING_MAX, .slow_ns = AL_PACING_SLOW_NS};
+  al_pacing_t p = {.most = AL_PACING_MAX, .alone = AL_PACING_ALONE_GUEST, .slow_ns = AL_PACING_SLOW_NS};
   uint64_t total = 0, now = MS;
   for (int i = 0; i < 40; i++) {
     al_pacing_full(&p, total += p.most, now);
@@ -34,7 +34,7 @@ test_pacing_shrinks_while_slow_and_stops_above_what_stays_unacknowledged(void **
 static void
 test_pacing_takes_large_steps_where_much_is_on_its_way(void **state) {
   (void) state;
-  al_pacing_t p = {.most = AL_PACING_MAX, .slow_ns = AL_PACING_SLOW_NS};
+  al_pacing_t p = {.most = AL_PACING_MAX, .alone = AL_PACING_ALONE_GUEST, .slow_ns = AL_PACING_SLOW_NS};
   uint64_t total = 0, now = MS;
   for (int i = 0; i < 20; i++) {
     al_pacing_full(&p, total += p.most, now);
@@ -46,7 +46,7 @@ test_pacing_takes_large_steps_where_much_is_on_its_way(void **state) {
 static void
 test_pacing_counts_from_the_first_full_to_nearly_all(void **state) {
   (void) state;
-  al_pacing_t p = {.most = AL_PACING_DEFAULT, .slow_ns = AL_PACING_SLOW_NS};
+  al_pacing_t p = {.most = AL_PACING_DEFAULT, .alone = AL_PACING_ALONE_GUEST, .slow_ns = AL_PACING_SLOW_NS};
   al_pacing_acked(&p, 1 << 20, 5 * MS); /* never full: nothing is learnt */
   assert_int_equal(p.most, AL_PACING_DEFAULT);
   al_pacing_full(&p, 1 << 21, 10 * MS);
@@ -64,17 +64,17 @@ test_pacing_counts_from_the_first_full_to_nearly_all(void **state) {
 static void
 test_pacing_allows_more_to_one_that_has_been_alone(void **state) {
   (void) state;
-  al_pacing_t p = {.most = AL_PACING_LEAST, .slow_ns = AL_PACING_SLOW_NS};
+  al_pacing_t p = {.most = AL_PACING_LEAST, .alone = AL_PACING_ALONE_GUEST, .slow_ns = AL_PACING_SLOW_NS};
   assert_int_equal(al_pacing_most(&p, 500 * MS), AL_PACING_LEAST);
   al_pacing_sent(&p, 1, 500 * MS);
   al_pacing_sent(&p, 1, 590 * MS);
   assert_int_equal(al_pacing_most(&p, 599 * MS), AL_PACING_LEAST);
-  assert_int_equal(al_pacing_most(&p, 600 * MS), AL_PACING_ALONE);
+  assert_int_equal(al_pacing_most(&p, 600 * MS), AL_PACING_ALONE_GUEST);
   al_pacing_sent(&p, 2, 600 * MS);
   assert_int_equal(al_pacing_most(&p, 600 * MS), AL_PACING_LEAST);
   al_pacing_sent(&p, 1, 610 * MS);
   assert_int_equal(al_pacing_most(&p, 700 * MS), AL_PACING_LEAST);
-  assert_int_equal(al_pacing_most(&p, 710 * MS), AL_PACING_ALONE);
+  assert_int_equal(al_pacing_most(&p, 710 * MS), AL_PACING_ALONE_GUEST);
   p.most = AL_PACING_MAX;
   assert_int_equal(al_pacing_most(&p, 710 * MS), AL_PACING_MAX);
 }

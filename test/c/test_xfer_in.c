@@ -344,6 +344,16 @@ test_xfer_in_cancel_removes_the_temporary(void **state) {
   rig_end(&r);
 }
 
+/* Whether this process has the file open. */
+static bool
+have_open(const char *file) {
+  struct stat want, st;
+  assert_int_equal(stat(file, &want), 0);
+  for (int fd = 0; fd < 1024; fd++)
+    if (fstat(fd, &st) == 0 && st.st_dev == want.st_dev && st.st_ino == want.st_ino) return true;
+  return false;
+}
+
 /* A guest that is slow to clean up is not waited for, and does it all the same. */
 static void
 test_xfer_in_cancel_does_not_wait_for_a_slow_guest(void **state) {
@@ -354,9 +364,11 @@ test_xfer_in_cancel_does_not_wait_for_a_slow_guest(void **state) {
   al_xfer_t *x = begin_in(&r, path(&r, "big"), path(&r, "target"), &o);
   wait_for_leftover(&r, &o);
   kill(r.agent, SIGSTOP);
+  assert_true(have_open(path(&r, "big")));
   al_xfer_cancel(x, NULL);
   rig_wait(&r, &o.done, 4000);
   assert_fails(&o, AL_EABORTED, NULL);
+  assert_false(have_open(path(&r, "big"))); /* an ended copy is through with the host */
   assert_int_equal(leftovers(r.dir), 1);
   kill(r.agent, SIGCONT);
   for (int i = 0; i < 500 && leftovers(r.dir) > 0; i++) rig_idle(&r, 10);

@@ -170,7 +170,7 @@ sim_agent_reset(size_t room, void (*plan)(uint32_t key, sim_plan_t *out)) {
   framed[0] = FD_FRAMED;
   framed[1] = FD_FRAMED + 1;
   own_pipes[0].len = own_pipes[1].len = 0;
-  pacing = (al_pacing_t) {.most = AL_PACING_DEFAULT, .slow_ns = AL_PACING_SLOW_NS};
+  pacing = (al_pacing_t) {.most = AL_PACING_DEFAULT, .alone = AL_PACING_ALONE_GUEST, .slow_ns = AL_PACING_SLOW_NS};
   memset(pipes, 0, (pipes_high + 1) * sizeof(pipes[0]));
   memset(sim_commands, 0, commands_high * sizeof(sim_commands[0]));
   for (size_t i = 0; i < files_high; i++) files[i].is_open = false;
