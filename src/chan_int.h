@@ -93,7 +93,7 @@ struct al_chan_s {
   uint64_t hello_due, config_due, clock_due;
   int64_t clock_base;    /* time of day minus monotonic clock, in ns, as the guest knows it; 0 = not told yet */
   uint64_t clock_told;   /* when, by the monotonic clock */
-  uint64_t rx_at, stalled_at; /* last byte in; since when nothing goes out */
+  uint64_t rx_at, stalled_at; /* last byte in; since when nothing goes out, or is read */
   /* CONFIG */
   bool configured;
   void (*config_cb)(void *data, int status, const al_err_t *err);

@@ -326,7 +326,9 @@ al__chan_flush(al_chan_t *c) {
       c->w->in_flight = true;
     }
   }
-  if (!c->w->in_flight && !c->blocked) {
+  /* So much a guest that reads would have acknowledged. What waits for credit alone is not in `blocked`. */
+  bool unread = c->sent - c->acked >= AL_ACK_EVERY;
+  if (!c->w->in_flight && !c->blocked && !unread) {
     c->stalled_at = 0;
   } else if (!c->stalled_at) {
     c->stalled_at = al__chan_now();

@@ -34,6 +34,6 @@ describe("agent-lane verify", { concurrency: false, timeout: 1_200_000 }, () => 
       assert.ok(before, "docs/containment-results.jsonl has a run to compare with");
       assert.deepEqual(answers(report.findings), answers(before.findings));
       assert.equal(r.code, 0, "the run succeeds");
-      await nothingLeft(10);
+      await nothingLeft();
     });
 });

@@ -176,6 +176,6 @@ describe("copies of a real guest", { concurrency: false }, () => {
     assert.deepEqual(temporary(dir), []);
     assert.equal(await run("echo fine"), "fine");
     await lane.close();
-    await nothingLeft(30);
+    await nothingLeft();
   }, { timeout: 5 * MINUTES });
 });

@@ -120,6 +120,6 @@ describe("docker in a lane", { concurrency: false, skip: image ? false : "E2E_DO
   it("everything of it ends with the lane", { timeout: 5 * MINUTES }, async () => {
     await run("docker run -d local:1 /bin/sleep 1000");
     await lane.close();
-    await nothingLeft(60);
+    await nothingLeft();
   });
 });

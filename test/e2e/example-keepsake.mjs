@@ -33,7 +33,7 @@ describe("the example keepsake", { concurrency: false, skip: image ? false : "E2
     assert.equal(first.image.made, true);
     assert.equal(first.commits, 1, first.out);
     assert.equal(first.out.match(/agent: containers: keepsake is here/g)?.length, 2, first.out);
-    await nothingLeft(60);
+    await nothingLeft();
   });
 
   it("installs nothing the second time", { timeout: 35 * MINUTES }, async () => {
@@ -42,6 +42,6 @@ describe("the example keepsake", { concurrency: false, skip: image ? false : "E2
     assert.deepEqual([second.image.made, second.image.image], [false, first.image.image]);
     assert.deepEqual(registry.asked, []);
     console.log(`     image made in ${first.image.seconds.toFixed(1)} s; runs ${first.seconds.toFixed(1)} s and ${second.seconds.toFixed(1)} s`);
-    await nothingLeft(60);
+    await nothingLeft();
   });
 });

@@ -43,7 +43,7 @@ else
       writeFileSync(go, "");
       for (const child of children) assert.equal(await child.ended, 0, lines.join("\n"));
       assert.deepEqual(lines.filter((l) => l.startsWith("faults")), ["faults []", "faults []"]);
-      await nothingLeft(10);
+      await nothingLeft();
     } finally {
       for (const child of children) child.kill("SIGTERM");
     }

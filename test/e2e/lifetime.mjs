@@ -55,7 +55,7 @@ describe("a lifetime of one minute", { concurrency: false, timeout: 900_000 }, (
         await owner.ended;
       }
       await until("nothing left after a sweep", 60, () => agentLane(["reap"]).code === 0);
-      await nothingLeft(30);
+      await nothingLeft();
     });
   it("says by how much", () => {
     console.log(JSON.stringify({ name: "lifetime", rows }));

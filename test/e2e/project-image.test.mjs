@@ -71,7 +71,7 @@ describe("the image of a project", { concurrency: false }, () => {
     assert.match(made.image, /^project-[0-9a-f]{12}-[0-9a-f]{12}$/);
     const steps = [...new Set(events.filter((e) => e.type === "preparing").map((e) => e.step))];
     assert.deepEqual(steps, ["lane", "inputs", "setup", "saving", "ready"]);
-    await nothingLeft(30);
+    await nothingLeft();
     const again = await prepareImage(options());
     assert.deepEqual([again.image, again.made], [made.image, false]);
     console.log(`     made in ${made.seconds.toFixed(1)} s, found in ${(again.seconds * 1000).toFixed(0)} ms`);
@@ -118,7 +118,7 @@ describe("the image of a project", { concurrency: false }, () => {
     assert.match(error.message, /ended with status 1[^]*about to fail[^]*and this is why\n$/);
     assert.doesNotMatch(error.message, /not reached/);
     assert.deepEqual(derived(), there);
-    await nothingLeft(30);
+    await nothingLeft();
   });
 
   it("is made by one of two processes, and the other waits", { timeout: 8 * MINUTES }, async () => {
@@ -130,7 +130,7 @@ describe("the image of a project", { concurrency: false }, () => {
     assert.equal(results[0].image, results[1].image);
     assert.deepEqual(results.map((r) => r.made).sort(), [false, true]);
     assert.match(ends.find((_, i) => !results[i].made).out, /waiting/);
-    await nothingLeft(30);
+    await nothingLeft();
   });
 
   it("whose maker is killed is not there, and the next one makes it", { timeout: 8 * MINUTES }, async () => {
@@ -142,7 +142,7 @@ describe("the image of a project", { concurrency: false }, () => {
     await first.ended;
     await until("its keeper's work", 60, () => laneProcesses().length + laneDirectories().length === 0);
     agentLane(["reap"]);
-    await nothingLeft(30);
+    await nothingLeft();
     assert.deepEqual(derived(), there);
     const second = await prepareImage(o);
     assert.equal(second.made, true);
@@ -153,6 +153,6 @@ describe("the image of a project", { concurrency: false }, () => {
     const o = options({ setup: "echo slow; sleep 600" }, { startTimeoutSeconds: 45 });
     const error = await fails("IMAGE_NOT_READY", () => lima(o).create({ env: {} }));
     assert.match(error.message, /\[IMAGE_NOT_READY\].*agent-lane image prepare/);
-    await nothingLeft(30);
+    await nothingLeft();
   });
 });

@@ -32,7 +32,7 @@ async function gone(seconds) {
   await until("processes and directories of the lane", seconds, () => laneProcesses().length + laneDirectories().length === 0);
   const reap = agentLane(["reap"]);
   assert.equal(reap.code, 0, `${reap.out} ${reap.errors}`);
-  await nothingLeft(10);
+  await nothingLeft();
 }
 
 const signals = [

@@ -101,7 +101,7 @@ describe("Sandcastle", { concurrency: false, timeout: 900_000 }, () => {
       run({ cwd: repo, agent, sandbox: provider(), prompt: "x", signal: controller.signal, logging: logging(repo) }),
       /user abort/,
     );
-    await nothingLeft(15);
+    await nothingLeft();
   });
 
   it("a sync-in that fails loses the handle: the lane ends itself after syncInTimeoutSeconds", async () => {
@@ -118,6 +118,6 @@ describe("Sandcastle", { concurrency: false, timeout: 900_000 }, () => {
     assert.equal(laneDirectories().length, 1, "Sandcastle never closed it");
     assert.ok(laneProcesses(productHome()).length > 0);
     await until("the sync-in watchdog", 40, () => laneDirectories().length === 0);
-    await nothingLeft(10);
+    await nothingLeft();
   });
 });

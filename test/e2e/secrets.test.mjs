@@ -126,7 +126,7 @@ describe("secrets", { concurrency: false }, () => {
     const { commits } = await run({ cwd: repo, agent, sandbox, prompt: canary.prompt, logging });
     assert.equal(commits.length, 1);
     assert.equal(readFileSync(join(repo, "prompt.txt"), "utf8"), canary.prompt + canary.sandcastleEnv);
-    await nothingLeft(30);
+    await nothingLeft();
     assert.deepEqual(inHome({ disk: true }), []);
     assert.deepEqual(inProcesses(), []);
     const { out } = agentLane(["inspect", lane.name, "--json"]);

@@ -71,7 +71,7 @@ describe("terminals of a real guest", { concurrency: false }, () => {
     } finally {
       tmux("kill-server");
     }
-    await nothingLeft(30);
+    await nothingLeft();
   }, { timeout: 6 * MINUTES });
 
   it("a guest that is powered off under it gives the terminal back", async () => {
@@ -90,7 +90,7 @@ describe("terminals of a real guest", { concurrency: false }, () => {
     const end = await pty.event("ended");
     assert.equal(end.code, 0);
     same(first, end.ended);
-    await nothingLeft(30);
+    await nothingLeft();
   }, { timeout: 6 * MINUTES });
 });
 

@@ -87,7 +87,7 @@ export async function until(what, seconds, check) {
 }
 
 /** Waits until nothing is left of any lane of `home`; says what is, otherwise. */
-export async function nothingLeft(seconds = 10, home = productHome()) {
+export async function nothingLeft(seconds = 60, home = productHome()) {
   let left;
   const end = Date.now() + seconds * 1000;
   while (!isEmpty((left = leftovers(home)))) {
