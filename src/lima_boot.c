@@ -246,6 +246,7 @@ check_peer(al_job_t *job) {
     }
     al_free(procs);
     if (rc < 0) return rc;
+    if (!ours && al_plat_ident_alive(&who) == 0) return -EAGAIN; /* it has ended since, and perhaps was ours */
     if (!ours) {
       return al_err_set(&b->job_err, AL_EPEER_UNPROVEN,
         "port %u, which Lima gave for this lane, is held by process %ld (%.200s), not by the lane's %s", b->port,

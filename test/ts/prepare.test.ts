@@ -151,7 +151,7 @@ describe("a setup", () => {
         }, 5);
       },
       {},
-      { seconds: 0.2 },
+      { seconds: 2 },
     );
     const error = await rejection(done);
     expect(error.code).toBe("IMAGE_NOT_READY");
