@@ -24,6 +24,8 @@ export default [
     from: `return is_due && was_much;`, to: `return state == CALM;` },
   { name: "in bulk the window is larger than said", file: "src/agent/stream.c", test: "c:test_agent_flow",
     from: `s->eaten += AL_WINDOW_BULK - AL_WINDOW_DEFAULT;`, to: `s->eaten += AL_WINDOW_BULK;` },
+  { name: "who reads nothing is not seen while credit is waited for", file: "src/chan_out.c", test: "c:test_chan_hostile",
+    from: `bool unread = c->sent - c->acked >= AL_ACK_EVERY;`, to: `bool unread = false;` },
   { name: "crumbs are sent", file: "src/chan_out.c", test: "c:test_chan_flow",
     from: `if (want < left && want < AL_CRUMB) return false;`, to: `` },
   { name: "the channel is left alone too long", file: "src/agent/calm.c", test: "c:test_agent_flow",
