@@ -69,7 +69,7 @@ export default [
   { name: "a slow channel is filled like a fast one", file: "src/pacing.c", test: "c:test_pacing",
     from: `if (ns > p->slow_ns) p->most =`, to: `if (ns > p->slow_ns && p->most > AL_PACING_MAX) p->most =` },
   { name: "a sender that is one of many is taken for alone", file: "src/pacing.c", test: "c:test_chan_flow",
-    from: `if (p->sender == sender) return;`, to: `if (p->sender != 0) return;` },
+    from: `alone && p->most < p->alone`, to: `alone && p->most > p->alone` },
   { name: "a sender that is alone is not known for one", file: "src/pacing.c", test: "c:test_chan_flow",
     from: `alone && p->most < AL_PACING_ALONE`, to: `alone && p->most > AL_PACING_ALONE` },
   { name: "a fast channel is filled like a slow one", file: "src/pacing.c", test: "c:test_pacing",
