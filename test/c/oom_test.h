@@ -75,7 +75,7 @@ oom_each_held(const char *what, int (*scenario)(void *data), void *data) {
   fflush(stdout);
 }
 
-/* Each allocation in turn; of a long scenario about OOM_STEPS, every so many of them, unless AL_OOM=all. */
+/* Each allocation in turn; unless AL_OOM=all every third of more than 100, and of a long scenario about OOM_STEPS. */
 AL_TEST_FN void
 oom_each(const char *what, int (*scenario)(void *data), void *data, bool is_long) {
   long n = 0, tried = 0, stride = 1, begin;
@@ -86,7 +86,7 @@ oom_each(const char *what, int (*scenario)(void *data), void *data, bool is_long
   int rc = scenario(data);
   long total = begin - atomic_load(&al_test_oom_left);
   if (rc) fail_msg("%s: %s without any failure", what, al_err_name(rc));
-  if (is_long && !oom_all()) stride = total / OOM_STEPS + 1;
+  if (!oom_all()) stride = is_long ? total / OOM_STEPS + 1 : total > 100 ? 3 : 1;
   for (; oom_once(what, scenario, data, n); n += stride) tried++;
   oom_end();
   assert_true(tried > 0);

@@ -10,7 +10,7 @@ import { it } from "node:test";
 import { fails, scratch } from "./lib/lanes.mjs";
 import { makeWorld, SECRET, temporaries } from "./lib/world-of-files.mjs";
 
-const SECONDS = Number(process.env.E2E_RACE_SECONDS ?? 12);
+const SECONDS = Number(process.env.E2E_RACE_SECONDS ?? 4);
 /** Copies of a file in each race, at least; of a tree a tenth. */
 const RACES = Number(process.env.E2E_RACES ?? 0);
 const TIMEOUT = (SECONDS + 120 + RACES / 4) * 1000;
