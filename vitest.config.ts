@@ -8,7 +8,7 @@ export default defineConfig({
     include: ["**/*.test.ts"],
     globalSetup: ["test/ts/support/setup.ts"],
     pool: "forks",
-    maxWorkers: 2,
+    maxWorkers: 3, // most of the time is spent waiting for what is to end
     minWorkers: 1,
     testTimeout: 120_000,
     hookTimeout: 60_000,
