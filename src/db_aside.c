@@ -72,7 +72,7 @@ static int
 aside_name(const char *real, char out[PATH_MAX + 32]) {
   time_t now = time(NULL);
   struct tm day;
-  char date[16];
+  char date[9];
 
   if (!gmtime_r(&now, &day) || !strftime(date, sizeof date, "%Y%m%d", &day)) return -EINVAL;
   for (int n = 1; n <= ASIDE_MAX; n++) {

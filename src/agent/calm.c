@@ -14,7 +14,7 @@
 #define SAMPLE_EVERY 33554432u /* from the end of one to the beginning of the next */
 
 static enum { IDLE, EMPTYING, MEASURING, CALM } state;
-static uint64_t due;       /* EMPTYING, CALM: when so much has come, the next state begins */
+static uint64_t until;       /* EMPTYING, CALM: when so much has come, the next state begins */
 static uint64_t began, began_ns; /* MEASURING: what had come when it began, and when that was */
 static uint64_t moment_ns; /* CALM */
 static uint64_t last;      /* what had come by the last call */
@@ -25,10 +25,10 @@ next_state(uint64_t total) {
   switch (state) {
   case IDLE:
     state = EMPTYING;
-    due = total + BEFORE;
+    until = total + BEFORE;
     return;
   case EMPTYING:
-    if (total < due) return;
+    if (total < until) return;
     state = MEASURING;
     began = total;
     began_ns = al_main_now();
@@ -38,10 +38,10 @@ next_state(uint64_t total) {
     state = CALM;
     moment_ns = (al_main_now() - began_ns) * WORTH / (total - began);
     if (moment_ns > MOST_NS) moment_ns = MOST_NS;
-    due = total + SAMPLE_EVERY;
+    until = total + SAMPLE_EVERY;
     return;
   case CALM:
-    if (total >= due) state = IDLE;
+    if (total >= until) state = IDLE;
     return;
   }
 }

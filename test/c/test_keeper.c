@@ -344,7 +344,7 @@ test_keeper_is_small_and_on_its_own(void **state) {
   keeper_t k = keeper_start(NULL);
   for (int i = 0; i < 64; i++) {
     char name[AL_NAME_LEN + 1];
-    snprintf(name, sizeof name, "agent-lane-0000000%d-%08d", i % 10, i);
+    snprintf(name, sizeof name, "agent-lane-0000000%u-%08u", (unsigned) i % 10, (unsigned) i % 1000);
     keep(&k, name, 3600000);
   }
   int fds = 0;

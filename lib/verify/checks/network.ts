@@ -16,6 +16,8 @@ const METADATA = "169.254.169.254";
 /** Of TEST-NET-2: nobody has it, and no packet to it should leave this machine's network. */
 const NOBODY = "198.51.100.7";
 
+const times = (n: number, what: string): string => `${n} ${what}${n === 1 ? "" : "s"}`;
+
 interface Target {
   readonly way: "tcp" | "udp" | "raw" | "ping" | "query";
   readonly host: string;
@@ -47,10 +49,10 @@ export function judge(seen: Seen, network: "open" | "none", needsSockets: boolea
   const sent = seen.sockets?.length ?? 0;
   const reached = seen.hits > 0 || sent > 0;
   const what = [
-    ...(needsSockets ? [] : [seen.hits > 0 ? `the canaries heard ${seen.hits} visits` : "no canary heard anything"]),
+    ...(needsSockets ? [] : [seen.hits > 0 ? `the canaries heard ${times(seen.hits, "visit")}` : "no canary heard anything"]),
     seen.sockets === undefined ? "what QEMU sends cannot be seen here" : sent > 0 ? "QEMU opened sockets for its guest" : "QEMU opened no socket for its guest",
   ].join("; ");
-  const text = `${seen.targets} attempts; ${what}`;
+  const text = `${times(seen.targets, "attempt")}; ${what}`;
   if (reached) return network === "none" ? broken(text, details) : open(text, details);
   return network === "none" ? held(text, details) : notRun(`nothing was reached, though nothing holds it: the attack proves nothing here (${text})`, details);
 }
