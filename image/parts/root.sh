@@ -18,14 +18,19 @@ install_shell() {
 }
 
 install_files() {
-  cp -r --no-preserve=ownership "$HERE/rootfs/." "$ROOT/"
+  local file mode
+  # The modes are the recipe's, whatever umask it was checked out with.
+  while read -r file; do
+    if [ -x "$HERE/rootfs/$file" ]; then mode=755; else mode=644; fi
+    install -D -m $mode "$HERE/rootfs/$file" "$ROOT/$file"
+  done < <(cd "$HERE/rootfs" && find . -type f | LC_ALL=C sort)
   install -m 755 "$HERE/lane-init" "$ROOT/sbin/lane-init"
   ln -s /bin/busybox "$ROOT/usr/lib/agent-lane/sh"
+  # Nothing of the machine that built the image stays in it: mmdebstrap copies two of these, with their modes.
+  rm -f "$ROOT/etc/hosts" "$ROOT/etc/hostname" "$ROOT/etc/resolv.conf"
   printf '127.0.0.1 localhost\n::1 localhost ip6-localhost\n' >"$ROOT/etc/hosts"
   echo lima-lane >"$ROOT/etc/hostname"
   : >"$ROOT/etc/machine-id"
-  # Nothing of the machine that built the image stays in it.
-  rm -f "$ROOT/etc/resolv.conf"
   : >"$ROOT/etc/resolv.conf"
   rm -f "$ROOT"/etc/ssh/ssh_host_* "$ROOT/etc/apt/apt.conf.d/99mmdebstrap" "$ROOT/etc/motd"
   write_sources
