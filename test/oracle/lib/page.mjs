@@ -81,7 +81,7 @@ Run of ${facts.started.slice(0, 10)}: ${rows.length} scenarios, ${lanes} VMs, ${
 |---|---|---|---|---|---|---|
 ${rows.map(row).join("\n")}
 
-Again: \`scripts/check oracle-agent\` runs all scenarios but the long ones without a VM, with the real lane agent as a local process; \`scripts/check oracle\`
-runs the named ones on real VMs; \`compare.mjs --all --nightly\` runs everything.
+Again: \`scripts/check oracle-all\` runs all scenarios but the long ones without a VM, with the real lane agent as a local process; \`scripts/check oracle-named\`
+runs the named ones on real VMs, and each check some of them; \`compare.mjs --all --nightly\` runs everything.
 `;
 }
