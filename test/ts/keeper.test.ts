@@ -72,6 +72,7 @@ describe("a keeper", () => {
 
   it("and its owner are killed: the warden ends the VM at once, the next create removes the rest", async () => {
     const { child, ended } = await owner();
+    child.kill("SIGSTOP"); // or it may start another keeper in between
     for (const pid of keepers()) process.kill(pid, "SIGKILL");
     child.kill("SIGKILL");
     await ended;
